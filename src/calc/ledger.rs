@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Maximum number of calculations that are recorded in detail; the oldest is removed first.
@@ -11,13 +12,15 @@ pub const REMEMBERED: usize = 200;
 const MAX_CHARACTERS: usize = 300;
 
 /// A recorded calculation, as it is returned to the client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LedgerEntry {
-    /// Number within the session, from 1.
+    /// Counted in the session.
+    #[schemars(range(min = 1))]
     pub number: u64,
     pub tool: &'static str,
     pub expression: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u32>")]
     pub precision: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
@@ -26,14 +29,14 @@ pub struct LedgerEntry {
 }
 
 /// Counts of calculations; each expression of a batch is counted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Counts {
+    #[serde(rename = "averageTimeMs")]
+    pub average_ms: u64,
     pub calculations: u64,
     pub errors: u64,
     #[serde(rename = "totalTimeMs")]
     pub total_ms: u64,
-    #[serde(rename = "averageTimeMs")]
-    pub average_ms: u64,
 }
 
 impl Counts {
@@ -46,7 +49,7 @@ impl Counts {
 }
 
 /// Counts of the session, in total and by tool.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Statistics {
     #[serde(flatten)]
     pub all: Counts,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use rmcp::model::JsonObject;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
 
@@ -27,14 +28,61 @@ pub trait Named {
     const TOOL: &'static str;
 }
 
-/// Arguments of one tool. `FIELDS` lists every accepted name, in the order of the schema.
-pub trait Arguments: Named + DeserializeOwned {
-    const FIELDS: &'static [&'static str];
+/// Arguments of one tool: a struct whose fields are all that the tool takes.
+pub trait Arguments: Named + DeserializeOwned {}
+
+impl<T: Named + DeserializeOwned> Arguments for T {}
+
+/// Returns the names of the fields of a struct, in their order.
+pub(crate) fn field_names<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut names = FieldNames(&[]);
+    match T::deserialize(&mut names) {
+        Ok(_) => &[],
+        Err(NamesRead) => names.0,
+    }
+}
+
+/// A source of no values: it keeps the names of the fields that a struct asks it for.
+struct FieldNames(&'static [&'static str]);
+
+/// Ends the deserialization after the names.
+#[derive(Debug, thiserror::Error)]
+#[error("there are names, and no values")]
+struct NamesRead;
+
+impl de::Error for NamesRead {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+impl<'de> Deserializer<'de> for &mut FieldNames {
+    type Error = NamesRead;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, NamesRead> {
+        self.0 = fields;
+        Err(NamesRead)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, NamesRead> {
+        Err(NamesRead)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
 }
 
 /// Number of seconds as typed, also as text; `call::seconds` checks its range.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seconds(pub f64);
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema)]
+#[schemars(description = "")]
+pub struct Seconds(#[schemars(extend("exclusiveMinimum" = 0))] pub f64);
 
 struct SecondsVisitor;
 
@@ -74,7 +122,7 @@ impl<'de> Deserialize<'de> for Seconds {
 /// Parses the arguments of one call; absent arguments count as an empty object.
 pub fn parse<A: Arguments>(given: Option<JsonObject>) -> Result<A, BadArguments> {
     let given = given.unwrap_or_default();
-    known_fields(A::TOOL, A::FIELDS, &given)?;
+    known_fields(A::TOOL, field_names::<A>(), &given)?;
     typed(A::TOOL, given)
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::reply;
-use super::tools::schema::{denials, or_error};
+use super::tools::schema::output;
 use model::call::{MAX_TIMEOUT, STDIN_BYTES};
 use model::defaults::INLINE_CHARACTERS;
 use policy::flags::{
@@ -147,7 +147,7 @@ pub fn tool(declared: &Declared) -> Tool {
     let reads = command.changes == Changes::Nothing;
     Tool::new(declared.command.name.clone(), command.description.clone(), object(input(declared)))
         .with_title(command.program.clone())
-        .with_raw_output_schema(Arc::new(object(or_error(output()))))
+        .with_raw_output_schema(Arc::new(output::<DeclaredResult>()))
         .annotate(ToolAnnotations::new().read_only(reads).destructive(!reads).open_world(false))
 }
 
@@ -285,27 +285,4 @@ fn places(takes: &Type) -> String {
         }
         (TargetPlaces::Any, true) | (_, false) => String::new(),
     }
-}
-
-fn output() -> Value {
-    let text = json!({ "type": "string" });
-    let yes = json!({ "type": "boolean" });
-    json!({
-        "type": "object",
-        "properties": {
-            "stdout": text, "stderr": text, "returncode": { "type": "integer" },
-            "truncated_stdout": yes, "truncated_stderr": yes, "timed_out": yes, "error": text,
-            "error_type": {
-                "type": "string",
-                "enum": ErrorType::ALL.map(ErrorType::name)
-            },
-            "execution_time": { "type": "number", "description": "Seconds." },
-            "correlation_id": text, "denials": denials(),
-            "network": { "type": "object", "description": "Connections, bytes and refusals." },
-            "metadata": { "type": "object" }
-        },
-        "required": ["stdout", "stderr", "returncode", "truncated_stdout", "truncated_stderr",
-            "timed_out", "execution_time", "correlation_id", "denials", "metadata"],
-        "additionalProperties": false
-    })
 }

@@ -1,5 +1,6 @@
 //! Refused system calls in replies: by name, with the grant that would allow them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
@@ -10,12 +11,13 @@ const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a
     (git: config --global lasts as long as the session; clone to /tmp and push back)";
 
 /// A system call that was refused, with the grant that would allow it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DenialReport {
-    /// Name of the call.
     pub syscall: String,
+    /// 10000 means at least.
+    #[schemars(range(min = 1))]
     pub count: u32,
-    /// Grant that an operator can give; `None` if no grant allows the call.
+    /// What an operator can grant; absent when nothing grants it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
 }

@@ -176,7 +176,7 @@ pub fn environment_of(text: &str) -> Option<BTreeMap<String, String>> {
 }
 
 /// Description of a cell's system.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct System {
     hostname: String,
     os: String,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
@@ -191,8 +192,9 @@ impl Default for ExecOptions {
 pub const MAX_PRECISION: u8 = 100;
 
 /// Number of decimal places, 0 to [`MAX_PRECISION`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Precision(u8);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(description = "")]
+pub struct Precision(#[schemars(range(max = MAX_PRECISION))] u8);
 
 impl Precision {
     /// Precision of a new session, in decimal places.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use model::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
@@ -14,32 +15,36 @@ use model::profile::{Exec, Family, ProcView, Profile, SOCKETS_DIRECTORY};
 use model::receipt::{MemoryHold, Tier};
 
 /// The rules in force for `bash`, and the calculator's time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Rules {
     pub profile: String,
     pub description: String,
+    #[schemars(with = "String")]
     pub tier: Tier,
-    /// Mechanism that enforces the memory limit.
+    // Mechanism that enforces the memory limit.
+    #[schemars(with = "String")]
     pub memory_held_by: MemoryHold,
     pub network: String,
     pub workspace: String,
-    /// Host paths that a cell has read-only, as the cell sees them.
+    // Host paths that a cell has read-only, as the cell sees them.
     pub read_only_paths: Vec<String>,
     pub programs: String,
     pub proc: String,
     pub socket_families: Vec<String>,
-    /// Sockets of the host, where the cell has them.
+    // Sockets of the host, where the cell has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(skip)]
     pub granted_sockets: Vec<String>,
-    /// Variables that every command has. Its shell adds further ones, such as PWD.
+    // Variables that every command has. Its shell adds further ones, such as PWD.
     pub env: BTreeMap<String, String>,
     pub limits: RuleLimits,
-    /// Instructions for getting more.
+    // Instructions for getting more.
     pub to_change: String,
 }
 
 /// Limits of one call, in the units of their names.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(description = "")]
 pub struct RuleLimits {
     pub timeout_s: u64,
     pub most_timeout_s: u64,

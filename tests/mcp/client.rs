@@ -8,7 +8,7 @@ use std::time::Duration;
 use audit::Audit;
 use config::{Config, Loaded, Origin};
 use link::Link;
-use mcp::arguments::{Arguments, Named};
+use mcp::arguments::Named;
 use mcp::lines::Ends;
 use mcp::serve::{ServeError, connection};
 use mcp::server::{Continuity, Server};
@@ -41,10 +41,6 @@ struct Script {
 
 impl Named for Script {
     const TOOL: &'static str = "script";
-}
-
-impl Arguments for Script {
-    const FIELDS: &'static [&'static str] = &["text"];
 }
 
 impl BuiltIn for Script {

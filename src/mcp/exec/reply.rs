@@ -2,12 +2,14 @@
 //! read.
 
 use rmcp::model::{CallToolResult, ContentBlock};
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::reply;
 use model::call::Cwd;
 use model::outcome::Outcome;
-use service::report::{Clamped, CommandReport, are_cut, changes, millis, network};
+use service::report::{Clamped, CommandReport, are_cut, changes, millis, network, to_value};
 use service::request::StderrIs;
 
 /// Makes the result of `bash_exec`: six fields, others where there is more to say, and the same as
@@ -53,9 +55,15 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
     with(result, report, fields)
 }
 
+/// Result of the two tools that report the directory.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct WorkingDir {
+    working_dir: String,
+}
+
 /// Makes the result of the two tools that report the directory.
 pub(crate) fn working_dir(directory: &Cwd) -> CallToolResult {
-    reply::of_fields(json!({ "working_dir": directory.as_str() }))
+    reply::of_fields(to_value(&WorkingDir { working_dir: directory.as_str().to_owned() }))
 }
 
 /// Makes the result of a question that is answered by fields alone.

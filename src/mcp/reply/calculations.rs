@@ -1,9 +1,11 @@
 //! Results of the calculator's tools beyond one expression.
 
 use rmcp::model::{CallToolResult, ContentBlock};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{meta, pretty, result};
+use super::{meta, of_fields, pretty, result};
 use calc::ledger::{LedgerEntry, Statistics};
 use calc::library;
 use calc::plot::Plot;
@@ -35,35 +37,57 @@ pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
     result
 }
 
+/// Result of `calculate_stats`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct SessionStatistics<'a> {
+    #[serde(flatten)]
+    statistics: &'a Statistics,
+    pending: usize,
+}
+
 /// Makes the result of `calculate_stats`, with the number of calls that run or are queued now.
 pub fn stats(statistics: &Statistics, pending: usize) -> CallToolResult {
-    let mut fields = to_value(statistics);
-    if let Some(map) = fields.as_object_mut() {
-        map.insert("pending".to_owned(), Value::from(pending));
-    }
-    with_fields(pretty(&fields), fields)
+    of_fields(to_value(&SessionStatistics { statistics, pending }))
+}
+
+/// Result of `calculate_history`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct HistoryRows<'a> {
+    calculations: &'a [LedgerEntry],
 }
 
 /// Makes the result of `calculate_history`.
 pub fn history(entries: &[LedgerEntry]) -> CallToolResult {
-    let fields = json!({ "calculations": entries });
-    with_fields(pretty(&fields), fields)
+    of_fields(to_value(&HistoryRows { calculations: entries }))
+}
+
+/// Result of `calculate_functions`.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct FunctionRows {
+    functions: Vec<FunctionRow>,
+}
+
+/// A function that expressions can use.
+#[derive(Serialize, JsonSchema)]
+struct FunctionRow {
+    form: &'static str,
+    gives: &'static str,
+    section: &'static str,
+    /// Where it has a value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<&'static str>,
 }
 
 /// Makes the result of `calculate_functions`.
 pub fn functions() -> CallToolResult {
-    let functions: Vec<Value> = library::functions()
-        .map(|function| {
-            let mut fields = json!({
-                "form": function.form, "gives": function.about, "section": function.section,
-            });
-            if let (Some(domain), Some(map)) = (function.domain, fields.as_object_mut()) {
-                map.insert("domain".to_owned(), Value::from(domain));
-            }
-            fields
-        })
-        .collect();
-    with_fields(library::described(), json!({ "functions": functions }))
+    let functions = library::functions().map(|function| FunctionRow {
+        form: function.form,
+        gives: function.about,
+        section: function.section,
+        domain: function.domain,
+    });
+    let functions = functions.collect();
+    with_fields(library::described(), to_value(&FunctionRows { functions }))
 }
 
 /// Adds warnings to a result, if there are any.

@@ -3,55 +3,53 @@
 use std::time::Instant;
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::schema::{precision_schema, pure, sets, time_schema, tool, warnings_schema};
-use crate::arguments::{Arguments, Named, Seconds};
+use super::results::{CalculateResult, ScriptResult};
+use super::schema::{extend_calculation, pure, sets, tool};
+use crate::arguments::{Named, Seconds};
 use crate::context::Context;
 use crate::reply::{self, calculations};
 use crate::server::Server;
 use crate::server::calculator::within;
 use crate::tool_entry::{CallResult, InForce};
+use calc::EXPRESSION_CHARACTERS;
 use service::refused::Refused;
 use service::request::Precision;
 
 /// Arguments of `calculate`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CalculateArguments {
+    /// Mathematical expression to evaluate (e.g., '2+2', 'sqrt(144)', '1/3')
+    #[schemars(length(min = 1, max = EXPRESSION_CHARACTERS))]
     pub(crate) expression: String,
+    /// Decimal places for the result; without it, what set_precision set, at first 20
     pub(crate) precision: Option<Precision>,
     pub(crate) timeout: Option<Seconds>,
-}
-
-impl Arguments for CalculateArguments {
-    const FIELDS: &'static [&'static str] = &["expression", "precision", "timeout"];
 }
 
 /// Arguments of `calculate_advanced`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CalculateAdvancedArguments {
+    /// Multi-line bc script with variables, loops or functions
+    #[schemars(length(min = 1, max = EXPRESSION_CHARACTERS))]
     pub(crate) script: String,
+    /// Decimal places (bc's scale) at the start of the script; without it, what set_precision set, at
+    /// first 20
     pub(crate) precision: Option<Precision>,
     pub(crate) timeout: Option<Seconds>,
 }
 
-impl Arguments for CalculateAdvancedArguments {
-    const FIELDS: &'static [&'static str] = &["script", "precision", "timeout"];
-}
-
 /// Arguments of `set_precision`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetPrecisionArguments {
+    /// Number of decimal places (0-100)
     pub(crate) precision: Precision,
-}
-
-impl Arguments for SetPrecisionArguments {
-    const FIELDS: &'static [&'static str] = &["precision"];
 }
 
 impl BuiltIn for CalculateArguments {
@@ -63,23 +61,9 @@ impl BuiltIn for CalculateArguments {
              has it. At most {} s.",
             in_force.rules.limits.calculator_timeout_s
         );
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "expression": {
-                    "type": "string", "minLength": 1, "maxLength": 10_000,
-                    "description": "Mathematical expression to evaluate (e.g., '2+2', 'sqrt(144)', '1/3')"
-                },
-                "precision": precision_schema(
-                    "Decimal places for the result; without it, what set_precision set, at first 20"
-                ),
-                "timeout": time_schema(&in_force.rules)
-            },
-            "required": ["expression"],
-            "additionalProperties": false
-        });
-        let output = calculator_output("expression", "The expression as given.");
-        tool::<Self>("Calculate", description, input, output).annotate(pure())
+        let mut tool = tool::<Self, CalculateResult>("Calculate", description).annotate(pure());
+        extend_calculation(&mut tool, &in_force.rules);
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -106,23 +90,9 @@ impl BuiltIn for CalculateAdvancedArguments {
              most {} s.",
             in_force.rules.limits.calculator_timeout_s
         );
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "script": {
-                    "type": "string", "minLength": 1, "maxLength": 10_000,
-                    "description": "Multi-line bc script with variables, loops or functions"
-                },
-                "precision": precision_schema(
-                    "Decimal places (bc's scale) at the start of the script; without it, what set_precision set, at first 20"
-                ),
-                "timeout": time_schema(&in_force.rules)
-            },
-            "required": ["script"],
-            "additionalProperties": false
-        });
-        let output = calculator_output("script", "The first 100 characters of the script.");
-        tool::<Self>("Run a bc script", description, input, output).annotate(pure())
+        let mut tool = tool::<Self, ScriptResult>("Run a bc script", description).annotate(pure());
+        extend_calculation(&mut tool, &in_force.rules);
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -143,17 +113,10 @@ impl BuiltIn for CalculateAdvancedArguments {
 
 impl BuiltIn for SetPrecisionArguments {
     fn describe(_: &InForce) -> Tool {
-        let schema = || {
-            json!({
-                "type": "object",
-                "properties": { "precision": precision_schema("Number of decimal places (0-100)") },
-                "required": ["precision"],
-                "additionalProperties": false
-            })
-        };
         let description = "Set the default precision (decimal places) for later calculations of this \
             session. A calculation that names its own precision is not affected.";
-        tool::<Self>("Set precision", description.to_owned(), schema(), schema()).annotate(sets())
+        // The result is what was set.
+        tool::<Self, Self>("Set precision", description).annotate(sets())
     }
 
     async fn call(self, server: &Server, _: &Context) -> CallResult {
@@ -164,31 +127,4 @@ impl BuiltIn for SetPrecisionArguments {
         server.0.client.state().precision.set(self.precision);
         Ok(reply::precision_set(self.precision.places()))
     }
-}
-
-fn calculator_output(echo: &str, echoed: &str) -> Value {
-    let mut output = json!({
-        "type": "object",
-        "properties": {
-            "result": { "type": "string", "description": "The value, or empty when nothing was printed." },
-            "precision": precision_schema("Decimal places in force."),
-            "executionTimeMs": { "type": "integer", "minimum": 0 },
-            "truncated": { "type": "boolean", "description": "Present and true if `result` is the head and tail of a longer one." },
-            "digits": { "type": "integer", "minimum": 0, "description": "Of a number that is shortened: how many it has." },
-            "output_id": { "type": "string", "description": "Of a shortened result: by it bash_output reads the rest." },
-            "notes": { "type": "array", "items": { "type": "string" } },
-            "warnings": warnings_schema()
-        },
-        "required": ["result", echo, "precision", "executionTimeMs"],
-        "additionalProperties": false
-    });
-    if let Some(properties) = output.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.insert(echo.to_owned(), json!({ "type": "string", "description": echoed }));
-        if echo == "expression" {
-            let exact = "Present and false when not every digit is sure.";
-            properties
-                .insert("exact".to_owned(), json!({ "type": "boolean", "description": exact }));
-        }
-    }
-    output
 }

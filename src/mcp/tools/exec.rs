@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::schema::{denials, files_changed, network, runs, tool};
-use crate::arguments::{Arguments, Seconds};
+use super::results::ExecResult;
+use super::schema::{ShellName, extend_exec, fields, runs, tool};
+use crate::arguments::{Named, Seconds};
 use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
@@ -18,23 +19,28 @@ use service::request::{ExecOptions, ExecRequest, StderrIs};
 use service::shell::ScriptArgs;
 
 /// Arguments of `bash_exec`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashExecArguments {
+    /// Shell command to execute
+    #[schemars(length(min = 1, max = SCRIPT_BYTES))]
     pub(crate) command: String,
+    /// Working directory for this command alone, inside /workspace or /tmp; without it, what
+    /// set_working_dir set
     pub(crate) working_dir: Option<String>,
+    /// Timeout in seconds; more than the maximum is lowered to it, and the reply says so
     pub(crate) timeout: Option<Seconds>,
+    /// Include stderr in output
+    #[schemars(extend("default" = true))]
     pub(crate) capture_stderr: Option<bool>,
+    /// Additional environment variables
     pub(crate) env: Option<BTreeMap<String, String>>,
+    /// What reads the command; exit code 127 where the cell has no such shell
     #[serde(default)]
+    #[schemars(with = "ShellName")]
     pub(crate) shell: ShellKind,
-    /// Name of a profile, if policy leaves the choice.
+    /// How the cell is confined: one of the profiles that the operator leaves to choose from
     pub(crate) profile: Option<String>,
-}
-
-impl Arguments for BashExecArguments {
-    const FIELDS: &'static [&'static str] =
-        &["command", "working_dir", "timeout", "capture_stderr", "env", "shell", "profile"];
 }
 
 impl From<BashExecArguments> for ExecRequest {
@@ -65,8 +71,7 @@ impl BuiltIn for BashExecArguments {
             in_force.rules.workspace, in_force.rules.network
         );
         let title = "Execute a command in a fresh cell";
-        tool::<Self>(title, description, exec_input(&in_force.options), exec_output())
-            .annotate(runs())
+        exec_tool::<Self>(title, description, &in_force.options)
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -74,82 +79,15 @@ impl BuiltIn for BashExecArguments {
     }
 }
 
-/// Returns the output schema of `bash_exec`.
-pub(super) fn exec_output() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "stdout": { "type": "string" },
-            "stderr": { "type": "string" },
-            "exit_code": {
-                "type": "integer", "minimum": 0, "maximum": 255,
-                "description": "The command's own; 128+n after signal n, 124 after the time limit, 123 after another limit, 125 when it could not be run."
-            },
-            "execution_time_ms": { "type": "integer", "minimum": 0 },
-            "working_dir": { "type": "string", "description": "Where it started." },
-            "command": { "type": "string", "description": "The command as given." },
-            "stdout_bytes": { "type": "integer", "minimum": 0, "description": "All of it; with the next three where not all of the output is shown." },
-            "stderr_bytes": { "type": "integer", "minimum": 0 },
-            "truncated": { "type": "boolean" },
-            "output_id": { "type": "string", "description": "For bash_output." },
-            "denials": denials(),
-            "files_changed": files_changed(),
-            "network": network()
-        },
-        "required": ["stdout", "stderr", "exit_code", "execution_time_ms", "working_dir", "command"],
-        "additionalProperties": false
-    })
-}
-
-/// Returns the schema of the profile argument, if there is a choice.
-pub(super) fn profile(options: &ExecOptions) -> Option<(String, Value)> {
-    let [own, _, ..] = options.profiles.as_slice() else { return None };
-    let schema = json!({
-        "type": "string", "enum": options.profiles, "default": own,
-        "description": "How the cell is confined: one of the profiles that the operator leaves to choose from"
-    });
-    Some(("profile".to_owned(), schema))
-}
-
-pub(super) fn exec_input(options: &ExecOptions) -> Value {
-    let mut input = exec_fields(options);
-    if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.extend(profile(options));
+/// Describes a tool that runs a command in a fresh cell.
+pub(super) fn exec_tool<T: Named + JsonSchema>(
+    title: &str,
+    description: impl Into<String>,
+    options: &ExecOptions,
+) -> Tool {
+    let mut tool = tool::<T, ExecResult>(title, description).annotate(runs());
+    if let Some(fields) = fields(&mut tool) {
+        extend_exec(fields, options);
     }
-    input
-}
-
-pub(super) fn exec_fields(options: &ExecOptions) -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "command": {
-                "type": "string", "minLength": 1, "maxLength": SCRIPT_BYTES,
-                "description": "Shell command to execute"
-            },
-            "working_dir": {
-                "type": "string",
-                "description": "Working directory for this command alone, inside /workspace or /tmp; without it, what set_working_dir set"
-            },
-            "timeout": {
-                "type": "number", "exclusiveMinimum": 0,
-                "maximum": options.max_timeout.as_secs_f64(),
-                "default": options.default_timeout.as_secs_f64(),
-                "description": "Timeout in seconds; more than the maximum is lowered to it, and the reply says so"
-            },
-            "capture_stderr": {
-                "type": "boolean", "default": true, "description": "Include stderr in output"
-            },
-            "env": {
-                "type": "object", "additionalProperties": { "type": "string" },
-                "description": "Additional environment variables"
-            },
-            "shell": {
-                "type": "string", "enum": ShellKind::ALL.map(ShellKind::name), "default": "bash",
-                "description": "What reads the command; exit code 127 where the cell has no such shell"
-            }
-        },
-        "required": ["command"],
-        "additionalProperties": false
-    })
+    tool
 }

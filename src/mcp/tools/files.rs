@@ -3,12 +3,13 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::schema::{pure, runs, tool};
-use crate::arguments::{Arguments, BadArguments, Named};
+use super::results::{EditResult, GetResult, PutResult};
+use super::schema::{SessionName, pure, runs, tool};
+use crate::arguments::{BadArguments, Named};
 use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
@@ -22,37 +23,35 @@ use service::session::DEFAULT;
 pub(crate) const GOT: usize = 1 << 20;
 
 /// Arguments of `edit`: those of the text editor tool that models know.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EditArguments {
     pub(crate) command: EditCommand,
+    /// Inside /workspace; a relative path starts there.
+    #[schemars(length(min = 1))]
     pub(crate) path: String,
+    /// For create: the file's content.
     pub(crate) file_text: Option<String>,
+    /// For str_replace: the text to replace, exactly as it is in the file.
     pub(crate) old_str: Option<String>,
+    /// For str_replace: the text to put in its place; without it, none.
     pub(crate) new_str: Option<String>,
+    /// For insert: the line behind which the text goes; 0 is before the first.
     pub(crate) insert_line: Option<usize>,
+    /// For insert: the text, without line numbers.
     pub(crate) insert_text: Option<String>,
+    /// For view of a file: first and last line, from 1 on; -1 is the last.
+    #[schemars(with = "Option<[i64; 2]>")]
     pub(crate) view_range: Option<(i64, i64)>,
+    /// Whose /workspace, as with bash. A granted directory is the same for all.
+    #[schemars(with = "Option<SessionName>")]
     pub(crate) session: Option<String>,
 }
 
-impl Arguments for EditArguments {
-    const FIELDS: &'static [&'static str] = &[
-        "command",
-        "path",
-        "file_text",
-        "old_str",
-        "new_str",
-        "insert_line",
-        "insert_text",
-        "view_range",
-        "session",
-    ];
-}
-
 /// Command of `edit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(description = "")]
 pub(crate) enum EditCommand {
     View,
     Create,
@@ -61,36 +60,44 @@ pub(crate) enum EditCommand {
 }
 
 /// Arguments of `put_file`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PutFileArguments {
+    /// Inside /workspace; a relative path starts there.
+    #[schemars(length(min = 1))]
     pub(crate) path: String,
+    /// Text.
+    #[schemars(length(max = FILE_BYTES))]
     pub(crate) content: Option<String>,
+    /// Bytes, in place of content.
     pub content_base64: Option<String>,
+    /// Permissions in octal; without it 644, or what the replaced file has.
+    #[schemars(extend("pattern" = "^0?[0-7]{3}$"))]
     pub(crate) mode: Option<String>,
+    /// Whether a file that is there may be replaced.
     #[serde(default)]
     pub(crate) overwrite: bool,
+    /// Whose /workspace, as with bash. A granted directory is the same for all.
+    #[schemars(with = "Option<SessionName>")]
     pub(crate) session: Option<String>,
-}
-
-impl Arguments for PutFileArguments {
-    const FIELDS: &'static [&'static str] =
-        &["path", "content", "content_base64", "mode", "overwrite", "session"];
 }
 
 /// Arguments of `get_file`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GetFileArguments {
+    /// Inside /workspace; a relative path starts there.
+    #[schemars(length(min = 1))]
     pub(crate) path: String,
+    /// The first byte.
     #[serde(default)]
     pub(crate) offset: u64,
+    /// The most bytes.
+    #[schemars(range(min = 1, max = FILE_BYTES), extend("default" = GOT))]
     pub(crate) length: Option<usize>,
+    /// Whose /workspace, as with bash. A granted directory is the same for all.
+    #[schemars(with = "Option<SessionName>")]
     pub(crate) session: Option<String>,
-}
-
-impl Arguments for GetFileArguments {
-    const FIELDS: &'static [&'static str] = &["path", "offset", "length", "session"];
 }
 
 /// Returns the session whose shell is asked, if the workspace is a session's.
@@ -227,50 +234,7 @@ impl BuiltIn for EditArguments {
             `view` shows a file with line numbers, or a directory two levels deep; `create` makes or \
             overwrites a file; `str_replace` replaces a text that stands in the file exactly once; \
             `insert` puts text behind a line.";
-        let text = |about: &str| json!({ "type": "string", "description": about });
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "command": { "type": "string", "enum": ["view", "create", "str_replace", "insert"] },
-                "path": path(),
-                "file_text": text("For create: the file's content."),
-                "old_str": text("For str_replace: the text to replace, exactly as it is in the file."),
-                "new_str": text("For str_replace: the text to put in its place; without it, none."),
-                "insert_line": {
-                    "type": "integer", "minimum": 0,
-                    "description": "For insert: the line behind which the text goes; 0 is before the first."
-                },
-                "insert_text": text("For insert: the text, without line numbers."),
-                "view_range": {
-                    "type": "array", "items": { "type": "integer" }, "minItems": 2, "maxItems": 2,
-                    "description": "For view of a file: first and last line, from 1 on; -1 is the last."
-                },
-                "session": session()
-            },
-            "required": ["command", "path"],
-            "additionalProperties": false
-        });
-        let count = json!({ "type": "integer", "minimum": 0 });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "path": { "type": "string" },
-                "kind": { "type": "string", "enum": ["file", "directory"], "description": "Of what was viewed." },
-                "entries": { "type": "array", "items": { "type": "string" }, "description": "Of a directory; / ends a directory, @ a symbolic link." },
-                "truncated": { "type": "boolean", "description": "Whether a directory has more." },
-                "text": { "type": "string", "description": "Lines with their numbers." },
-                "first_line": count, "last_line": count,
-                "done": { "type": "string", "enum": ["created", "replaced", "edited"] },
-                "line": { "type": "integer", "minimum": 1, "description": "Where the change begins." },
-                "snippet": { "type": "string", "description": "The change and the lines around it." },
-                "lines": { "type": "integer", "minimum": 0, "description": "Of the whole file." },
-                "size": count,
-                "sha256": { "type": "string" }
-            },
-            "required": ["path"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Edit a file", description.to_owned(), input, output).annotate(runs())
+        tool::<Self, EditResult>("Edit a file", description).annotate(runs())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -284,37 +248,7 @@ impl BuiltIn for PutFileArguments {
             "Put a file into /workspace: text, or any bytes as base64; at most {FILE_BYTES} bytes. \
              Directories on the way are made. It appears whole or not at all."
         );
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "path": path(),
-                "content": { "type": "string", "maxLength": FILE_BYTES, "description": "Text." },
-                "content_base64": { "type": "string", "description": "Bytes, in place of content." },
-                "mode": {
-                    "type": "string", "pattern": "^0?[0-7]{3}$",
-                    "description": "Permissions in octal; without it 644, or what the replaced file has."
-                },
-                "overwrite": {
-                    "type": "boolean", "default": false,
-                    "description": "Whether a file that is there may be replaced."
-                },
-                "session": session()
-            },
-            "required": ["path"],
-            "additionalProperties": false
-        });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "path": { "type": "string" },
-                "done": { "type": "string", "enum": ["created", "replaced"] },
-                "size": { "type": "integer", "minimum": 0 },
-                "sha256": { "type": "string" }
-            },
-            "required": ["path", "done", "size", "sha256"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Put a file", description, input, output).annotate(runs())
+        tool::<Self, PutResult>("Put a file", description).annotate(runs())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -328,59 +262,12 @@ impl BuiltIn for GetFileArguments {
             "Get a file of /workspace: as text where it is UTF-8, else as base64; at most \
              {FILE_BYTES} bytes in one call."
         );
-        let count = json!({ "type": "integer", "minimum": 0 });
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "path": path(),
-                "offset": {
-                    "type": "integer", "minimum": 0, "default": 0, "description": "The first byte."
-                },
-                "length": {
-                    "type": "integer", "minimum": 1, "maximum": FILE_BYTES, "default": GOT,
-                    "description": "The most bytes."
-                },
-                "session": session()
-            },
-            "required": ["path"],
-            "additionalProperties": false
-        });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "path": { "type": "string" },
-                "size": { "type": "integer", "minimum": 0, "description": "Of the whole file." },
-                "mode": { "type": "string" },
-                "offset": count, "bytes": count,
-                "next_offset": { "type": "integer", "minimum": 0, "description": "Where to read on; absent at the end." },
-                "content": { "type": "string" },
-                "content_base64": { "type": "string", "description": "In place of content, where the bytes are not text." },
-                "sha256": { "type": "string", "description": "Of a file that is told whole." }
-            },
-            "required": ["path", "size", "mode", "offset", "bytes"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Get a file", description, input, output).annotate(pure())
+        tool::<Self, GetResult>("Get a file", description).annotate(pure())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
         server.file(Self::TOOL, self.asked()?, context).await
     }
-}
-
-fn path() -> Value {
-    json!({
-        "type": "string", "minLength": 1,
-        "description": "Inside /workspace; a relative path starts there."
-    })
-}
-
-fn session() -> Value {
-    json!({
-        "type": "string", "default": "default", "minLength": 1, "maxLength": 64,
-        "pattern": "^[A-Za-z0-9._-]+$",
-        "description": "Whose /workspace, as with bash. A granted directory is the same for all."
-    })
 }
 
 #[cfg(test)]

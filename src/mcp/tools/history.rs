@@ -1,13 +1,14 @@
 //! `history_search` and `history_replay`.
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::exec::{exec_output, profile};
-use super::schema::{pure, runs, tool};
-use crate::arguments::{Arguments, BadArguments};
+use super::exec::exec_tool;
+use super::schema::{pure, tool, without_default};
+use crate::arguments::BadArguments;
 use crate::context::Context;
 use crate::reply;
 use crate::server::Server;
@@ -21,38 +22,22 @@ pub(crate) const MAX_FOUND: usize = 100;
 const FOUND: usize = 20;
 
 /// Arguments of `history_search`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistorySearchArguments {
+    /// Text that is in the command; without it, every command
     #[serde(default)]
+    #[schemars(transform = without_default)]
     query: String,
+    #[schemars(range(min = 1, max = MAX_FOUND), extend("default" = FOUND))]
     limit: Option<usize>,
-}
-
-impl Arguments for HistorySearchArguments {
-    const FIELDS: &'static [&'static str] = &["query", "limit"];
 }
 
 impl BuiltIn for HistorySearchArguments {
     fn describe(_: &InForce) -> Tool {
         let description =
             "Search the commands that bash and bash_exec have run or still run, the newest first.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "query": { "type": "string", "description": "Text that is in the command; without it, every command" },
-                "limit": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": 20 }
-            },
-            "additionalProperties": false
-        });
-        let output = json!({
-            "type": "object",
-            "properties": { "matches": { "type": "array", "items": record() } },
-            "required": ["matches"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Search the history", description.to_owned(), input, output)
-            .annotate(pure().idempotent(false))
+        tool::<Self, Matches>("Search the history", description).annotate(pure().idempotent(false))
     }
 
     async fn call(self, server: &Server, _: &Context) -> CallResult {
@@ -74,35 +59,22 @@ impl BuiltIn for HistorySearchArguments {
 }
 
 /// Arguments of `history_replay`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryReplayArguments {
+    /// The command's id, from history_search
+    #[schemars(range(min = 1))]
     id: u64,
-    /// Profile as in `bash_exec`: a replay is such a call, and is decided as one.
+    // A replay is a call of `bash_exec`, and is decided as one.
+    /// How the cell is confined: one of the profiles that the operator leaves to choose from
     profile: Option<String>,
-}
-
-impl Arguments for HistoryReplayArguments {
-    const FIELDS: &'static [&'static str] = &["id", "profile"];
 }
 
 impl BuiltIn for HistoryReplayArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "Run a command of the history again, by bash_exec: in a fresh cell, \
             with its variables and in the directory where it began; one of bash has no state of its shell.";
-        let mut input = json!({
-            "type": "object",
-            "properties": {
-                "id": { "type": "integer", "minimum": 1, "description": "The command's id, from history_search" }
-            },
-            "required": ["id"],
-            "additionalProperties": false
-        });
-        if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
-            properties.extend(profile(&in_force.options));
-        }
-        tool::<Self>("Run a command again", description.to_owned(), input, exec_output())
-            .annotate(runs())
+        exec_tool::<Self>("Run a command again", description, &in_force.options)
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -122,19 +94,27 @@ impl BuiltIn for HistoryReplayArguments {
     }
 }
 
-fn record() -> Value {
-    let text = json!({ "type": "string" });
-    let count = json!({ "type": "integer", "minimum": 0 });
-    json!({
-        "type": "object",
-        "properties": {
-            "id": { "type": "integer", "minimum": 1, "description": "For history_replay." },
-            "timestamp": text, "command": text,
-            "working_dir": { "type": "string", "description": "Where it began." },
-            "job": { "type": "string", "description": "Of a command that runs; the next three are there when it has ended." },
-            "exit_code": count, "duration_ms": count, "output_size_bytes": count
-        },
-        "required": ["id", "timestamp", "command", "working_dir"],
-        "additionalProperties": false
-    })
+/// Result of `history_search`.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is described, and never made")]
+struct Matches {
+    matches: Vec<Match>,
+}
+
+/// A command that was found.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is described, and never made")]
+struct Match {
+    /// For history_replay.
+    #[schemars(range(min = 1))]
+    id: u64,
+    timestamp: String,
+    command: String,
+    /// Where it began.
+    working_dir: String,
+    /// Of a command that runs; the next three are there when it has ended.
+    job: Option<String>,
+    exit_code: Option<u64>,
+    duration_ms: Option<u64>,
+    output_size_bytes: Option<u64>,
 }

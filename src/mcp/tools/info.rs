@@ -1,12 +1,14 @@
 //! Questions about a cell and its programs, each answered by a script in a fresh cell.
 
-use rmcp::model::{JsonObject, Tool, ToolAnnotations};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use rmcp::model::{Tool, ToolAnnotations};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::built_in::BuiltIn;
 use super::schema::tool;
-use crate::arguments::{Arguments, Named};
+use crate::arguments::Named;
 use crate::context::Context;
 use crate::exec::{check_exit, failed, read, reply};
 use crate::server::Server;
@@ -14,47 +16,29 @@ use crate::tool_entry::{CallResult, InForce};
 use model::outcome::Outcome;
 use service::inspect::{self, Located, System};
 use service::refused::{Refused, RefusedKind};
+use service::report::to_value;
 
 /// Default format of `ps`.
 const PS_FORMAT: &str = "aux";
 
 /// Arguments of `get_env`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = []))]
 pub(crate) struct GetEnvArguments {
+    /// Environment variable name
+    #[schemars(length(min = 1, max = 256))]
     pub variable: Option<String>,
+    /// Return all environment variables
     #[serde(default)]
     pub all: bool,
-}
-
-impl Arguments for GetEnvArguments {
-    const FIELDS: &'static [&'static str] = &["variable", "all"];
 }
 
 impl BuiltIn for GetEnvArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get an environment variable, or all of them, as a command in a cell has \
             them. Nothing of the server's own environment is in a cell.";
-        let input = fields(
-            json!({
-                "variable": command("Environment variable name"),
-                "all": {
-                    "type": "boolean", "default": false, "description": "Return all environment variables"
-                }
-            }),
-            &[],
-        );
-        let output = fields(
-            json!({
-                "variable": { "type": "string" },
-                "found": { "type": "boolean" },
-                "value": { "type": "string" },
-                "variables": { "type": "object", "additionalProperties": { "type": "string" } }
-            }),
-            &[],
-        );
-        tool::<Self>("Get environment variables", description.to_owned(), input, output)
-            .annotate(asks())
+        tool::<Self, Environment>("Get environment variables", description).annotate(asks())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -66,83 +50,67 @@ impl BuiltIn for GetEnvArguments {
         let variable = variable.map(|name| inspect::word("variable", name)).transpose()?;
         let report = server.script(Self::TOOL, inspect::environment(), context).await?;
         let variables = read(&report, inspect::environment_of)?;
-        let mut fields = JsonObject::new();
-        if let Some(name) = variable {
-            let value = variables.get(&name).cloned();
-            fields.insert("found".to_owned(), Value::Bool(value.is_some()));
-            fields.insert("variable".to_owned(), Value::String(name));
-            fields.extend(value.map(|value| ("value".to_owned(), Value::String(value))));
-        }
-        if all {
-            fields.insert("variables".to_owned(), json!(variables));
-        }
-        Ok(reply::answered(&report, Value::Object(fields)))
+        let value = variable.as_ref().and_then(|name| variables.get(name).cloned());
+        let result = Environment {
+            found: variable.is_some().then_some(value.is_some()),
+            variable,
+            value,
+            variables: all.then_some(variables),
+        };
+        Ok(reply::answered(&report, to_value(&result)))
     }
 }
 
-/// Arguments of `system_info`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SystemInfoArguments {}
-
-impl Arguments for SystemInfoArguments {
-    const FIELDS: &'static [&'static str] = &[];
+/// Result of `get_env`.
+#[derive(Serialize, JsonSchema)]
+struct Environment {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variable: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variables: Option<BTreeMap<String, String>>,
 }
+
+/// Arguments of `system_info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("required" = []))]
+pub(crate) struct SystemInfoArguments {}
 
 impl BuiltIn for SystemInfoArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get basic system information, as a command in a cell sees it.";
-        let names = ["hostname", "os", "architecture", "kernel", "shell", "user", "home", "path"];
-        let text = json!({ "type": "string" });
-        let properties: serde_json::Map<String, Value> =
-            names.iter().map(|name| ((*name).to_owned(), text.clone())).collect();
-        let output = fields(Value::Object(properties), &names);
-        let input = fields(json!({}), &[]);
-        tool::<Self>("System information", description.to_owned(), input, output).annotate(asks())
+        tool::<Self, System>("System information", description).annotate(asks())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
         let report = server.script(Self::TOOL, inspect::system(), context).await?;
         let system = read(&report, System::of)?;
-        Ok(reply::answered(&report, service::report::to_value(&system)))
+        Ok(reply::answered(&report, to_value(&system)))
     }
 }
 
 /// Arguments of `process_info`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = []))]
 pub(crate) struct ProcessInfoArguments {
+    /// Options for ps, such as aux or -eo pid,comm
+    #[schemars(length(max = 256), extend("default" = PS_FORMAT))]
     pub format: Option<String>,
+    /// Show only the lines that match this pattern of grep
+    #[schemars(length(max = 256))]
     pub filter: Option<String>,
-}
-
-impl Arguments for ProcessInfoArguments {
-    const FIELDS: &'static [&'static str] = &["format", "filter"];
 }
 
 impl BuiltIn for ProcessInfoArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get process information with ps. It shows a cell of its own, and neither the \
             host nor the shells of bash.";
-        let input = fields(
-            json!({
-                "format": {
-                    "type": "string", "maxLength": 256, "default": "aux",
-                    "description": "Options for ps, such as aux or -eo pid,comm"
-                },
-                "filter": {
-                    "type": "string", "maxLength": 256,
-                    "description": "Show only the lines that match this pattern of grep"
-                }
-            }),
-            &[],
-        );
-        let text = json!({ "type": "string" });
-        let output = fields(
-            json!({ "format": text, "filter": text, "processes": text }),
-            &["format", "filter", "processes"],
-        );
-        tool::<Self>("Processes", description.to_owned(), input, output).annotate(asks())
+        tool::<Self, Processes>("Processes", description).annotate(asks())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -152,88 +120,75 @@ impl BuiltIn for ProcessInfoArguments {
         let args = inspect::processes(&format, &filter);
         let report = server.script(Self::TOOL, args, context).await?;
         check_exit(&report)?;
-        let fields = json!({ "format": format, "filter": filter, "processes": report.stdout.text });
-        Ok(reply::shown(&report, &report.stdout.text, fields))
+        let result = Processes { format, filter, processes: &report.stdout.text };
+        Ok(reply::shown(&report, &report.stdout.text, to_value(&result)))
     }
 }
 
-/// Arguments of `which_command`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct WhichCommandArguments {
-    pub command: String,
+/// Result of `process_info`.
+#[derive(Serialize, JsonSchema)]
+struct Processes<'a> {
+    format: String,
+    filter: String,
+    processes: &'a str,
 }
 
-impl Arguments for WhichCommandArguments {
-    const FIELDS: &'static [&'static str] = &["command"];
+/// Arguments of `which_command`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhichCommandArguments {
+    /// Name of the command
+    #[schemars(length(min = 1, max = 256))]
+    pub command: String,
 }
 
 impl BuiltIn for WhichCommandArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Find the location of a command in a cell.";
-        let input = fields(json!({ "command": command("Name of the command") }), &["command"]);
-        let output = fields(
-            json!({
-                "command": { "type": "string" },
-                "found": { "type": "boolean" },
-                "kind": {
-                    "type": "string",
-                    "enum": ["file", "builtin", "keyword", "function", "alias", "none"]
-                },
-                "path": { "type": "string", "description": "What is run; absent without a file." },
-                "paths": {
-                    "type": "array", "items": { "type": "string" },
-                    "description": "Every file of that name on the path."
-                }
-            }),
-            &["command", "found", "kind", "paths"],
-        );
-        tool::<Self>("Locate a command", description.to_owned(), input, output).annotate(asks())
+        tool::<Self, FoundCommand>("Locate a command", description).annotate(asks())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
         let report = server.script(Self::TOOL, inspect::which(&name), context).await?;
         let Located { kind, paths } = read(&report, Located::of)?;
-        let mut fields = json!({
-            "command": name, "found": kind != "none", "kind": kind, "paths": paths,
-        });
-        if let (Some(first), Some(map)) = (paths.first(), fields.as_object_mut()) {
-            map.insert("path".to_owned(), Value::String(first.clone()));
-        }
-        Ok(reply::answered(&report, fields))
+        let path = paths.first().cloned();
+        let result = FoundCommand { command: name, found: kind != "none", kind, path, paths };
+        Ok(reply::answered(&report, to_value(&result)))
     }
 }
 
-/// Arguments of `command_help`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CommandHelpArguments {
-    pub command: String,
+/// Result of `which_command`.
+#[derive(Serialize, JsonSchema)]
+struct FoundCommand {
+    command: String,
+    found: bool,
+    #[schemars(extend("enum" = ["file", "builtin", "keyword", "function", "alias", "none"]))]
+    kind: String,
+    /// What is run; absent without a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// Every file of that name on the path.
+    paths: Vec<String>,
 }
 
-impl Arguments for CommandHelpArguments {
-    const FIELDS: &'static [&'static str] = &["command"];
+/// Arguments of `command_help`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandHelpArguments {
+    /// Name of the command
+    #[schemars(length(min = 1, max = 256))]
+    pub command: String,
 }
 
 impl BuiltIn for CommandHelpArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get help text for a command: it is run with --help in a cell; a builtin of \
             bash is explained by bash.";
-        let input = fields(json!({ "command": command("Name of the command") }), &["command"]);
-        let output = fields(
-            json!({
-                "command": { "type": "string" },
-                "help": { "type": "string" },
-                "exit_code": { "type": "integer", "minimum": 0, "maximum": 255 }
-            }),
-            &["command", "help", "exit_code"],
-        );
         // The named program runs, and may change anything in its cell.
         let annotations =
             ToolAnnotations::new().read_only(false).destructive(false).open_world(false);
-        tool::<Self>("Help of a command", description.to_owned(), input, output)
-            .annotate(annotations)
+        tool::<Self, CommandHelp>("Help of a command", description).annotate(annotations)
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -244,47 +199,34 @@ impl BuiltIn for CommandHelpArguments {
             return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
         }
         let help = &report.stdout.text;
-        let fields = json!({ "command": name, "help": help, "exit_code": code });
-        Ok(reply::shown(&report, help, fields))
+        let result = CommandHelp { command: name, help, exit_code: code };
+        Ok(reply::shown(&report, help, to_value(&result)))
     }
 }
 
-/// Arguments of `man_page`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ManPageArguments {
-    pub command: String,
-    pub section: Option<Section>,
+/// Result of `command_help`.
+#[derive(Serialize, JsonSchema)]
+struct CommandHelp<'a> {
+    command: String,
+    help: &'a str,
+    exit_code: u8,
 }
 
-impl Arguments for ManPageArguments {
-    const FIELDS: &'static [&'static str] = &["command", "section"];
+/// Arguments of `man_page`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ManPageArguments {
+    /// Command to get manual for
+    #[schemars(length(min = 1, max = 256))]
+    pub command: String,
+    /// Manual section (1-8)
+    pub section: Option<Section>,
 }
 
 impl BuiltIn for ManPageArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get the manual page for a command, as the host has it.";
-        let input = fields(
-            json!({
-                "command": command("Command to get manual for"),
-                "section": {
-                    "type": "string", "enum": Section::DIGITS, "description": "Manual section (1-8)"
-                }
-            }),
-            &["command"],
-        );
-        let text = json!({ "type": "string" });
-        let output = fields(
-            json!({
-                "command": text, "section": text, "page": text,
-                "rendered_by": {
-                    "type": "string", "enum": ["man", "mandoc", "groff", "source"],
-                    "description": "`source`: the machine has nothing that renders, so that markup is only taken out."
-                }
-            }),
-            &["command", "page", "rendered_by"],
-        );
-        tool::<Self>("Manual page", description.to_owned(), input, output).annotate(asks())
+        tool::<Self, ManPage>("Manual page", description).annotate(asks())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -299,12 +241,22 @@ impl BuiltIn for ManPageArguments {
             inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
         });
         let (by, page) = page?;
-        let mut fields = json!({ "command": name, "page": page, "rendered_by": by });
-        if let (Some(section), Some(map)) = (self.section, fields.as_object_mut()) {
-            map.insert("section".to_owned(), Value::from(section.digit()));
-        }
-        Ok(reply::shown(&report, &page, fields))
+        let section = self.section.map(Section::digit);
+        let result = ManPage { command: name, section, page: &page, rendered_by: by };
+        Ok(reply::shown(&report, &page, to_value(&result)))
     }
+}
+
+/// Result of `man_page`.
+#[derive(Serialize, JsonSchema)]
+struct ManPage<'a> {
+    command: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    section: Option<&'static str>,
+    page: &'a str,
+    /// `source`: the machine has nothing that renders, so that markup is only taken out.
+    #[schemars(extend("enum" = ["man", "mandoc", "groff", "source"]))]
+    rendered_by: String,
 }
 
 /// Annotates a tool that changes nothing and reaches nothing outside; its answer may differ the
@@ -313,19 +265,9 @@ fn asks() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).destructive(false).open_world(false)
 }
 
-fn fields(properties: Value, required: &[&str]) -> Value {
-    json!({
-        "type": "object", "properties": properties, "required": required,
-        "additionalProperties": false
-    })
-}
-
-fn command(about: &str) -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": 256, "description": about })
-}
-
 /// A section of the manual.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(description = "")]
 pub(crate) enum Section {
     #[serde(rename = "1")]
     Commands,
@@ -346,8 +288,6 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const DIGITS: [&'static str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
-
     pub(crate) fn digit(self) -> &'static str {
         match self {
             Self::Commands => "1",

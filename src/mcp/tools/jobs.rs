@@ -4,13 +4,13 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use rmcp::model::{Tool, ToolAnnotations};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::schema::{no_arguments, pure, runs, tool};
-use super::shell::bash_output;
-use crate::arguments::{Arguments, Seconds};
+use super::results::{InputResult, JobResult, JobsResult};
+use super::schema::{pure, runs, tool};
+use crate::arguments::Seconds;
 use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
@@ -23,16 +23,28 @@ use service::request::{InputRequest, JobRequest, OutputRequest};
 use service::session::{Eof, Offsets, Stop};
 
 /// Arguments of `bash_output`. One of `job` and `output_id` names the command.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashOutputArguments {
+    /// The job, as bash named it.
     pub(crate) job: Option<String>,
+    /// Instead of `job`: the output of a command that was not one.
     pub(crate) output_id: Option<String>,
+    /// Byte offsets to read from: `next` of the reply before. Nothing is left out from there on.
     pub(crate) since: Option<OutputOffsets>,
+    /// Show only so many last lines.
     pub(crate) tail: Option<usize>,
+    /// Show only lines that this regular expression matches in their first 4096 bytes.
+    #[schemars(length(max = 1000))]
     pub(crate) grep: Option<String>,
+    /// Seconds to wait for the end, for output that was not read yet, or until it waits for input;
+    /// cut to the time after which a command becomes a job.
+    #[schemars(with = "Option<f64>", extend("minimum" = 0))]
     pub(crate) wait: Option<Seconds>,
+    /// Characters of output in the reply.
+    #[schemars(extend("maximum" = INLINE_CHARACTERS, "default" = INLINE_CHARACTERS))]
     pub(crate) max_output: Option<usize>,
+    /// Tell byte counts and usage too.
     #[serde(default)]
     pub(crate) detail: bool,
 }
@@ -72,13 +84,8 @@ fn waited(wait: Option<Seconds>) -> Result<Option<Duration>, InvalidCall> {
     }
 }
 
-impl Arguments for BashOutputArguments {
-    const FIELDS: &'static [&'static str] =
-        &["job", "output_id", "since", "tail", "grep", "wait", "max_output", "detail"];
-}
-
 /// Bytes of each stream that were read before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OutputOffsets {
     #[serde(default)]
@@ -88,23 +95,25 @@ pub(crate) struct OutputOffsets {
 }
 
 /// Arguments of `bash_jobs`, which has no fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashJobsArguments {}
 
-impl Arguments for BashJobsArguments {
-    const FIELDS: &'static [&'static str] = &[];
-}
-
 /// Arguments of `bash_input`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashInputArguments {
+    /// The job, as bash named it.
     pub(crate) job: String,
+    /// What to write. One command takes 8 MiB in all.
     #[serde(default)]
+    #[schemars(length(max = STDIN_BYTES))]
     pub(crate) text: String,
+    /// End the input behind `text`, once all of it is taken.
     #[serde(default)]
     pub(crate) eof: bool,
+    /// Seconds to wait for the end, or until the program waits for input again.
+    #[schemars(with = "Option<f64>", extend("minimum" = 0, "default" = 1))]
     pub(crate) wait: Option<Seconds>,
 }
 
@@ -127,16 +136,14 @@ impl BashInputArguments {
     }
 }
 
-impl Arguments for BashInputArguments {
-    const FIELDS: &'static [&'static str] = &["job", "text", "eof", "wait"];
-}
-
 /// Arguments of `bash_kill`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashKillArguments {
+    /// The job, as bash named it.
     pub(crate) job: String,
     #[serde(default)]
+    #[schemars(extend("default" = "INT"))]
     pub(crate) signal: SignalName,
 }
 
@@ -152,12 +159,9 @@ impl BashKillArguments {
     }
 }
 
-impl Arguments for BashKillArguments {
-    const FIELDS: &'static [&'static str] = &["job", "signal"];
-}
-
 /// Signal that ends a job.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(description = "")]
 pub(crate) enum SignalName {
     #[default]
     #[serde(rename = "INT")]
@@ -173,37 +177,8 @@ impl BuiltIn for BashOutputArguments {
         let description = "Read the output of a job so far, or of an earlier bash command by its \
             output_id: head and tail, or with `since` all that follows, piece by piece. Tells whether \
             it runs or how it ended. Of each stream at most 1 MiB is kept, head and tail.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "job": { "type": "string", "description": "The job, as bash named it." },
-                "output_id": { "type": "string", "description": "Instead of `job`: the output of a command that was not one." },
-                "since": {
-                    "type": "object",
-                    "properties": { "stdout": offset(), "stderr": offset() },
-                    "additionalProperties": false,
-                    "description": "Byte offsets to read from: `next` of the reply before. Nothing is left out from there on."
-                },
-                "tail": { "type": "integer", "minimum": 0, "description": "Show only so many last lines." },
-                "grep": {
-                    "type": "string", "maxLength": 1000,
-                    "description": "Show only lines that this regular expression matches in their first 4096 bytes."
-                },
-                "wait": {
-                    "type": "number", "minimum": 0,
-                    "description": "Seconds to wait for the end, for output that was not read yet, or until it waits for input; cut to the time after which a command becomes a job."
-                },
-                "max_output": {
-                    "type": "integer", "minimum": 0, "maximum": INLINE_CHARACTERS, "default": INLINE_CHARACTERS,
-                    "description": "Characters of output in the reply."
-                },
-                "detail": { "type": "boolean", "default": false, "description": "Tell byte counts and usage too." }
-            },
-            "additionalProperties": false
-        });
-        let title = "Read a job's output";
         // Not idempotent: the same call may return more the next time.
-        tool::<Self>(title, description.to_owned(), input, of_a_job())
+        tool::<Self, JobResult>("Read a job's output", description)
             .annotate(pure().idempotent(false))
     }
 
@@ -219,31 +194,7 @@ impl BuiltIn for BashInputArguments {
             `input`, or with `background` and without `stdin`. Nothing is added: a line needs its \
             newline. Tells how much was taken; where the program does not read, the rest is to be sent \
             again. Then shows what the job printed since, and whether it waits for more.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "job": { "type": "string", "description": "The job, as bash named it." },
-                "text": {
-                    "type": "string", "maxLength": STDIN_BYTES, "default": "",
-                    "description": "What to write. One command takes 8 MiB in all."
-                },
-                "eof": {
-                    "type": "boolean", "default": false,
-                    "description": "End the input behind `text`, once all of it is taken."
-                },
-                "wait": {
-                    "type": "number", "minimum": 0, "default": 1,
-                    "description": "Seconds to wait for the end, or until the program waits for input again."
-                }
-            },
-            "required": ["job"],
-            "additionalProperties": false
-        });
-        let taken = json!({
-            "type": "integer", "minimum": 0, "description": "Bytes of `text` that were written."
-        });
-        let output = with(of_a_job(), "taken_bytes", taken);
-        tool::<Self>("Write to a job", description.to_owned(), input, output).annotate(runs())
+        tool::<Self, InputResult>("Write to a job", description).annotate(runs())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -255,9 +206,7 @@ impl BuiltIn for BashJobsArguments {
     fn describe(_: &InForce) -> Tool {
         let description =
             "List the jobs of all sessions, those that run and those that have ended.";
-        let input = no_arguments();
-        tool::<Self>("List jobs", description.to_owned(), input, jobs())
-            .annotate(pure().idempotent(false))
+        tool::<Self, JobsResult>("List jobs", description).annotate(pure().idempotent(false))
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -272,16 +221,7 @@ impl BuiltIn for BashKillArguments {
             does; what does not end within a second is killed with its shell. TERM: its processes are \
             killed after a second. KILL: at once. The reply says what it took, with the \
             last 20 lines.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "job": { "type": "string", "description": "The job, as bash named it." },
-                "signal": { "type": "string", "enum": ["INT", "TERM", "KILL"], "default": "INT" }
-            },
-            "required": ["job"],
-            "additionalProperties": false
-        });
-        tool::<Self>("End a job", description.to_owned(), input, of_a_job()).annotate(
+        tool::<Self, JobResult>("End a job", description).annotate(
             ToolAnnotations::new()
                 .read_only(false)
                 .destructive(true)
@@ -295,64 +235,10 @@ impl BuiltIn for BashKillArguments {
     }
 }
 
-fn offset() -> Value {
-    json!({ "type": "integer", "minimum": 0, "default": 0 })
-}
-
 impl Server {
     /// Inspects jobs, or ends one.
     async fn job(&self, request: JobRequest, detail: Detail, context: &Context) -> CallResult {
         let answer = self.turn(context, |caller| self.0.client.job(request, caller)).await?;
         Ok(crate::jobs::answer(&answer, detail))
     }
-}
-
-/// Returns the schema of a `bash` result, with the offsets for the next read.
-fn of_a_job() -> Value {
-    let next = json!({
-        "type": "object",
-        "properties": { "stdout": offset(), "stderr": offset() },
-        "required": ["stdout", "stderr"],
-        "additionalProperties": false,
-        "description": "Byte offsets to read on from, for `since`."
-    });
-    with(bash_output(), "next", next)
-}
-
-/// Adds one property to a schema.
-fn with(mut schema: Value, name: &str, property: Value) -> Value {
-    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.insert(name.to_owned(), property);
-    }
-    schema
-}
-
-fn jobs() -> Value {
-    let count = json!({ "type": "integer", "minimum": 0 });
-    let text = json!({ "type": "string" });
-    json!({
-        "type": "object",
-        "properties": {
-            "jobs": {
-                "type": "array",
-                "description": "The newest first.",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "job": text, "session": text,
-                        "command": { "type": "string", "description": "Its beginning." },
-                        "outcome": { "type": "string", "description": "As of bash; `running` while it runs." },
-                        "exit_code": count, "duration_ms": count,
-                        "stdout_bytes": count, "stderr_bytes": count
-                    },
-                    "required": ["job", "session", "command", "outcome", "duration_ms",
-                        "stdout_bytes", "stderr_bytes"],
-                    "additionalProperties": false
-                }
-            },
-            "left_out": { "type": "integer", "minimum": 0, "description": "Older ones that are not shown." }
-        },
-        "required": ["jobs", "left_out"],
-        "additionalProperties": false
-    })
 }

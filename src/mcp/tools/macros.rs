@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 use rmcp::model::{Tool, ToolAnnotations};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::built_in::BuiltIn;
 use super::exec::BashExecArguments;
-use super::schema::{no_arguments, pure, runs, tool};
-use super::steps::{exec_properties, keep_going_schema, steps_schema};
-use crate::arguments::{Arguments, BadArguments, Named, Seconds, nearest};
+use super::results::StepsResult;
+use super::schema::{extend_exec, fields, pure, runs, tool, without_default};
+use crate::arguments::{BadArguments, Named, Seconds, nearest};
 use crate::context::Context;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::reply;
@@ -20,51 +20,27 @@ use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
 use service::macros::{Before, MAX_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
+use service::report::to_value;
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 
 /// Arguments of `macro_save`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MacroSaveArguments {
+    #[schemars(with = "MacroName")]
     name: String,
+    /// Commands, the first one first
+    #[schemars(length(min = 1, max = MAX_COMMANDS), inner(length(min = 1)))]
     commands: Vec<String>,
-}
-
-impl Arguments for MacroSaveArguments {
-    const FIELDS: &'static [&'static str] = &["name", "commands"];
 }
 
 impl BuiltIn for MacroSaveArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Keep commands under a name until the server ends, to run them by macro_run. \
             They can use parameters: \"$1\", \"$2\" and \"$@\". A macro of that name is replaced.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "name": name(),
-                "commands": {
-                    "type": "array", "minItems": 1, "maxItems": MAX_COMMANDS,
-                    "items": { "type": "string", "minLength": 1 },
-                    "description": "Commands, the first one first"
-                }
-            },
-            "required": ["name", "commands"],
-            "additionalProperties": false
-        });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "name": { "type": "string" },
-                "commands": { "type": "integer", "minimum": 1, "description": "How many." },
-                "replaced": { "type": "boolean" }
-            },
-            "required": ["name", "commands", "replaced"],
-            "additionalProperties": false
-        });
         let kept = ToolAnnotations::new().read_only(false).destructive(true).open_world(false);
-        tool::<Self>("Save a macro", description.to_owned(), input, output)
-            .annotate(kept.idempotent(true))
+        tool::<Self, SavedMacro>("Save a macro", description).annotate(kept.idempotent(true))
     }
 
     async fn call(self, server: &Server, _: &Context) -> CallResult {
@@ -77,53 +53,44 @@ impl BuiltIn for MacroSaveArguments {
             hint: None,
         })?;
         let replaced = before == Before::Replaced;
-        Ok(reply::of_fields(json!({ "name": name, "commands": count, "replaced": replaced })))
+        Ok(reply::of_fields(to_value(&SavedMacro { name, commands: count, replaced })))
     }
 }
 
 /// Arguments of `macro_run`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MacroRunArguments {
+    #[schemars(with = "MacroName")]
     name: String,
-    /// Parameters of the commands, from `$1` on.
+    /// The parameters of each command: the first is $1. They are words, and no part of a command's
+    /// text
     #[serde(default)]
+    #[schemars(transform = without_default)]
     arguments: Vec<String>,
+    /// Additional environment variables
     env: Option<BTreeMap<String, String>>,
+    /// Working directory for this command alone, inside /workspace or /tmp; without it, what
+    /// set_working_dir set
     working_dir: Option<String>,
+    /// Timeout in seconds; more than the maximum is lowered to it, and the reply says so
     timeout: Option<Seconds>,
+    /// Go on after a command that failed
     #[serde(default)]
     keep_going: bool,
+    /// How the cell is confined: one of the profiles that the operator leaves to choose from
     profile: Option<String>,
-}
-
-impl Arguments for MacroRunArguments {
-    const FIELDS: &'static [&'static str] =
-        &["name", "arguments", "env", "working_dir", "timeout", "keep_going", "profile"];
 }
 
 impl BuiltIn for MacroRunArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "Run the commands of a macro one after the other, each in a fresh cell as \
             bash_exec does. It stops at the first that does not exit with 0, and tells of each that ran.";
-        let mut properties = exec_properties(&in_force.options, &["env", "working_dir", "timeout"]);
-        properties.insert("name".to_owned(), name());
-        let arguments = json!({
-            "type": "array", "items": { "type": "string" },
-            "description": "The parameters of each command: the first is $1. They are words, and no part of a command's text"
-        });
-        properties.insert("arguments".to_owned(), arguments);
-        properties.insert(
-            "keep_going".to_owned(),
-            keep_going_schema("Go on after a command that failed"),
-        );
-        let input = json!({
-            "type": "object",
-            "properties": properties,
-            "required": ["name"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Run a macro", description.to_owned(), input, steps_schema()).annotate(runs())
+        let mut tool = tool::<Self, StepsResult>("Run a macro", description).annotate(runs());
+        if let Some(fields) = fields(&mut tool) {
+            extend_exec(fields, &in_force.options);
+        }
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -157,79 +124,36 @@ impl BuiltIn for MacroRunArguments {
 }
 
 /// Arguments of `macro_list`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MacroListArguments {}
 
-impl Arguments for MacroListArguments {
-    const FIELDS: &'static [&'static str] = &[];
-}
-
 impl BuiltIn for MacroListArguments {
     fn describe(_: &InForce) -> Tool {
-        let input = no_arguments();
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "macros": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "name": { "type": "string" },
-                            "commands": { "type": "array", "items": { "type": "string" } }
-                        },
-                        "required": ["name", "commands"],
-                        "additionalProperties": false
-                    }
-                }
-            },
-            "required": ["macros"],
-            "additionalProperties": false
-        });
         let description = "List the macros and their commands, by name.";
-        tool::<Self>("List macros", description.to_owned(), input, output)
-            .annotate(pure().idempotent(false))
+        tool::<Self, MacroRows>("List macros", description).annotate(pure().idempotent(false))
     }
 
     async fn call(self, server: &Server, _: &Context) -> CallResult {
         let macros = server.0.client.state().macros.all();
-        let one = |(name, commands)| json!({ "name": name, "commands": commands });
-        Ok(reply::of_fields(json!({ "macros": macros.iter().map(one).collect::<Vec<_>>() })))
+        let row = |(name, commands)| MacroRow { name, commands };
+        let macros = macros.into_iter().map(row).collect();
+        Ok(reply::of_fields(to_value(&MacroRows { macros })))
     }
 }
 
 /// Arguments of `macro_delete`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MacroDeleteArguments {
+    #[schemars(with = "MacroName")]
     name: String,
-}
-
-impl Arguments for MacroDeleteArguments {
-    const FIELDS: &'static [&'static str] = &["name"];
 }
 
 impl BuiltIn for MacroDeleteArguments {
     fn describe(_: &InForce) -> Tool {
-        let input = json!({
-            "type": "object",
-            "properties": { "name": name() },
-            "required": ["name"],
-            "additionalProperties": false
-        });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "name": { "type": "string" },
-                "commands": { "type": "integer", "minimum": 1, "description": "How many it had." }
-            },
-            "required": ["name", "commands"],
-            "additionalProperties": false
-        });
         let gone = ToolAnnotations::new().read_only(false).destructive(true).open_world(false);
-        let description = "Forget a macro.";
-        tool::<Self>("Delete a macro", description.to_owned(), input, output)
+        tool::<Self, DeletedMacro>("Delete a macro", "Forget a macro.")
             .annotate(gone.idempotent(false))
     }
 
@@ -238,7 +162,8 @@ impl BuiltIn for MacroDeleteArguments {
         let macros = &server.0.client.state().macros;
         match macros.delete(&name) {
             Some(commands) => {
-                Ok(reply::of_fields(json!({ "name": name, "commands": commands.len() })))
+                let commands = commands.len();
+                Ok(reply::of_fields(to_value(&DeletedMacro { name, commands })))
             }
             None => Err(missing(macros, Self::TOOL, &name).into()),
         }
@@ -272,9 +197,41 @@ fn missing(macros: &Macros, tool: &str, name: &str) -> BadArguments {
     BadArguments { message: format!("{tool}: no macro `{shown}`"), hint: Some(hint) }
 }
 
-fn name() -> Value {
-    json!({
-        "type": "string", "minLength": 1, "maxLength": NAME_BYTES, "pattern": NAME_PATTERN,
-        "description": "Name of the macro"
-    })
+/// Name of the macro
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "it is described, and never made")]
+struct MacroName(
+    #[schemars(length(min = 1, max = NAME_BYTES), extend("pattern" = NAME_PATTERN))] String,
+);
+
+/// Result of `macro_save`.
+#[derive(Serialize, JsonSchema)]
+struct SavedMacro {
+    name: String,
+    /// How many.
+    #[schemars(range(min = 1))]
+    commands: usize,
+    replaced: bool,
+}
+
+/// Result of `macro_delete`.
+#[derive(Serialize, JsonSchema)]
+struct DeletedMacro {
+    name: String,
+    /// How many it had.
+    #[schemars(range(min = 1))]
+    commands: usize,
+}
+
+/// Result of `macro_list`.
+#[derive(Serialize, JsonSchema)]
+struct MacroRows {
+    macros: Vec<MacroRow>,
+}
+
+/// A macro in a list.
+#[derive(Serialize, JsonSchema)]
+struct MacroRow {
+    name: String,
+    commands: Vec<String>,
 }

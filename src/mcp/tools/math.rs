@@ -1,18 +1,21 @@
 //! The calculator beyond one expression: batches, plots, its functions, and past calculations.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Instant;
 
 use rmcp::model::{Tool, ToolAnnotations};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::built_in::BuiltIn;
-use super::schema::{no_arguments, precision_schema, pure, time_schema, tool, warnings_schema};
-use crate::arguments::{Arguments, Named, Seconds};
+use super::results::{BatchResult, PlotResult};
+use super::schema::{extend, extend_calculation, fields, pure, tool};
+use crate::arguments::{Named, Seconds};
 use crate::context::Context;
-use crate::reply::calculations;
+use crate::reply::calculations::{self, FunctionRows, HistoryRows, SessionStatistics};
 use crate::server::Server;
 use crate::server::calculator::within;
 use crate::tool_entry::{CallResult, InForce};
@@ -25,21 +28,26 @@ use service::request::Precision;
 pub(crate) const USUAL_HISTORY: u16 = 20;
 
 /// Arguments of `calculate_batch`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateBatchArguments {
+    /// Mathematical expressions to evaluate
     pub(crate) expressions: Expressions,
+    /// Decimal places of every result; without it, what set_precision set, at first 20
     pub(crate) precision: Option<Precision>,
     pub(crate) timeout: Option<Seconds>,
 }
 
-impl Arguments for CalculateBatchArguments {
-    const FIELDS: &'static [&'static str] = &["expressions", "precision", "timeout"];
-}
-
 /// 1 to [`MAX_EXPRESSIONS`] expressions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Expressions(pub Vec<String>);
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(description = "")]
+pub(crate) struct Expressions(
+    #[schemars(
+        length(min = 1, max = MAX_EXPRESSIONS),
+        inner(length(min = 1, max = EXPRESSION_CHARACTERS))
+    )]
+    pub Vec<String>,
+);
 
 impl<'de> Deserialize<'de> for Expressions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -53,21 +61,26 @@ impl<'de> Deserialize<'de> for Expressions {
 }
 
 /// Arguments of `calculate_plot`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculatePlotArguments {
+    /// One expression in the variable, such as 'sin(x)/x'
+    #[schemars(length(min = 1, max = EXPRESSION_CHARACTERS))]
     pub(crate) expression: String,
+    /// Its name
+    #[schemars(extend("default" = "x"))]
     pub(crate) variable: Option<String>,
+    /// Where the plot begins: a number, or an expression such as '-2*pi'
     pub(crate) from: RangeEnd,
+    /// Where it ends
     pub(crate) to: RangeEnd,
+    /// Columns
+    #[schemars(extend("default" = WIDTH.1))]
     pub(crate) width: Option<WholeNumber<{ WIDTH.0 }, { WIDTH.2 }>>,
+    /// Rows
+    #[schemars(extend("default" = HEIGHT.1))]
     pub(crate) height: Option<WholeNumber<{ HEIGHT.0 }, { HEIGHT.2 }>>,
     pub(crate) timeout: Option<Seconds>,
-}
-
-impl Arguments for CalculatePlotArguments {
-    const FIELDS: &'static [&'static str] =
-        &["expression", "variable", "from", "to", "width", "height", "timeout"];
 }
 
 impl CalculatePlotArguments {
@@ -87,6 +100,16 @@ impl CalculatePlotArguments {
 /// An end of a range: a number, or an expression such as `-2*pi`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RangeEnd(String);
+
+impl JsonSchema for RangeEnd {
+    fn schema_name() -> Cow<'static, str> {
+        "RangeEnd".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number" }, { "type": "string" }] })
+    }
+}
 
 impl<'de> Deserialize<'de> for RangeEnd {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -115,8 +138,11 @@ impl<'de> Deserialize<'de> for RangeEnd {
 }
 
 /// A whole number from `MIN` to `MAX`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WholeNumber<const MIN: u16, const MAX: u16>(pub u16);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(description = "")]
+pub(crate) struct WholeNumber<const MIN: u16, const MAX: u16>(
+    #[schemars(range(min = MIN, max = MAX))] pub u16,
+);
 
 impl<'de, const MIN: u16, const MAX: u16> Deserialize<'de> for WholeNumber<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -134,33 +160,23 @@ pub(crate) const MAX_HISTORY: u16 = 200;
 const _: () = assert!(REMEMBERED == 200);
 
 /// Arguments of `calculate_history`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateHistoryArguments {
+    /// How many
+    #[schemars(extend("default" = USUAL_HISTORY))]
     pub(crate) limit: Option<WholeNumber<1, MAX_HISTORY>>,
 }
 
-impl Arguments for CalculateHistoryArguments {
-    const FIELDS: &'static [&'static str] = &["limit"];
-}
-
 /// Arguments of `calculate_stats`, which has no fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateStatsArguments {}
 
-impl Arguments for CalculateStatsArguments {
-    const FIELDS: &'static [&'static str] = &[];
-}
-
 /// Arguments of `calculate_functions`, which has no fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateFunctionsArguments {}
-
-impl Arguments for CalculateFunctionsArguments {
-    const FIELDS: &'static [&'static str] = &[];
-}
 
 impl BuiltIn for CalculateBatchArguments {
     fn describe(in_force: &InForce) -> Tool {
@@ -170,54 +186,14 @@ impl BuiltIn for CalculateBatchArguments {
              its own, {} s unless told.",
             ENTRY_TIME.as_secs()
         );
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "expressions": {
-                    "type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS,
-                    "items": { "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS },
-                    "description": "Mathematical expressions to evaluate"
-                },
-                "precision": precision_schema(
-                    "Decimal places of every result; without it, what set_precision set, at first 20"
-                ),
-                "timeout": json!({
-                    "type": "number", "exclusiveMinimum": 0, "default": ENTRY_TIME.as_secs(),
-                    "description": format!(
-                        "Seconds of each expression; at most {}", in_force.rules.limits.calculator_timeout_s
-                    )
-                })
-            },
-            "required": ["expressions"],
-            "additionalProperties": false
-        });
-        let text = json!({ "type": "string" });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "results": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "expression": text, "result": text,
-                            "exact": { "type": "boolean", "description": "Present and false when not every digit is sure." },
-                            "error": { "type": "string", "description": "Why there is no result." },
-                            "truncated": { "type": "boolean" }, "digits": count(), "output_id": text,
-                            "notes": { "type": "array", "items": text }
-                        },
-                        "required": ["expression"], "additionalProperties": false
-                    }
-                },
-                "errors": count(),
-                "precision": precision_schema("Decimal places in force."),
-                "executionTimeMs": count(),
-                "warnings": warnings_schema()
-            },
-            "required": ["results", "errors", "precision", "executionTimeMs"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Calculate many", description, input, output).annotate(pure())
+        let mut tool = tool::<Self, BatchResult>("Calculate many", description).annotate(pure());
+        if let Some(fields) = fields(&mut tool) {
+            let maximum = in_force.rules.limits.calculator_timeout_s;
+            let about = format!("Seconds of each expression; at most {maximum}");
+            let time = json!({ "default": ENTRY_TIME.as_secs(), "description": about });
+            extend(fields, "timeout", time);
+        }
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -254,53 +230,9 @@ impl BuiltIn for CalculatePlotArguments {
         let description = "Draw a function as an ASCII plot with axes and labels. Where the function \
             has no value, as at a singularity, a column stays empty; values far from all others are \
             left out and counted.";
-        let size = |(least, usual, most): (u16, u16, u16), about: &str| {
-            json!({
-                "type": "integer", "minimum": least, "maximum": most, "default": usual,
-                "description": about
-            })
-        };
-        let end = |about: &str| {
-            json!({
-                "anyOf": [{ "type": "number" }, { "type": "string" }], "description": about
-            })
-        };
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "expression": {
-                    "type": "string", "minLength": 1, "maxLength": EXPRESSION_CHARACTERS,
-                    "description": "One expression in the variable, such as 'sin(x)/x'"
-                },
-                "variable": { "type": "string", "default": "x", "description": "Its name" },
-                "from": end("Where the plot begins: a number, or an expression such as '-2*pi'"),
-                "to": end("Where it ends"),
-                "width": size(WIDTH, "Columns"),
-                "height": size(HEIGHT, "Rows"),
-                "timeout": time_schema(&in_force.rules)
-            },
-            "required": ["expression", "from", "to"],
-            "additionalProperties": false
-        });
-        let number = json!({ "type": "number" });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "plot": { "type": "string", "description": "The drawing, a line for each row." },
-                "expression": { "type": "string" }, "variable": { "type": "string" },
-                "from": number, "to": number,
-                "min": { "type": "number", "description": "The least value computed." },
-                "max": { "type": "number", "description": "The greatest." },
-                "gaps": { "type": "integer", "minimum": 0, "description": "Columns without a value." },
-                "beyond": { "type": "integer", "minimum": 0, "description": "Columns whose value is beyond the rows shown." },
-                "executionTimeMs": count(),
-                "warnings": warnings_schema()
-            },
-            "required": ["plot", "expression", "variable", "from", "to", "min", "max", "gaps", "beyond",
-                "executionTimeMs"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Plot a function", description.to_owned(), input, output).annotate(pure())
+        let mut tool = tool::<Self, PlotResult>("Plot a function", description).annotate(pure());
+        extend_calculation(&mut tool, &in_force.rules);
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -322,27 +254,7 @@ impl BuiltIn for CalculateFunctionsArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "List the functions and constants that expressions can use besides bc's \
             own: powers and logarithms, trigonometry, whole numbers, statistics, interest, bases.";
-        let input = no_arguments();
-        let text = json!({ "type": "string" });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "functions": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "form": text, "gives": text, "section": text,
-                            "domain": { "type": "string", "description": "Where it has a value." }
-                        },
-                        "required": ["form", "gives", "section"], "additionalProperties": false
-                    }
-                }
-            },
-            "required": ["functions"],
-            "additionalProperties": false
-        });
-        tool::<Self>("List functions", description.to_owned(), input, output).annotate(pure())
+        tool::<Self, FunctionRows>("List functions", description).annotate(pure())
     }
 
     async fn call(self, _: &Server, _: &Context) -> CallResult {
@@ -354,21 +266,7 @@ impl BuiltIn for CalculateStatsArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Show how many calculations this session made, how many failed, and how \
             long they took, in all and for each tool, and how many calls run or wait now.";
-        let input = no_arguments();
-        let one: serde_json::Map<String, Value> = counts().into_iter().collect();
-        let names: Vec<String> = one.keys().cloned().collect();
-        let each = json!({
-            "type": "object", "properties": one.clone(), "required": names.clone(),
-            "additionalProperties": false
-        });
-        let mut all = one;
-        all.insert("tools".to_owned(), json!({ "type": "object", "additionalProperties": each }));
-        all.insert("pending".to_owned(), count());
-        let required: Vec<String> = all.keys().cloned().collect();
-        let output = json!({
-            "type": "object", "properties": all, "required": required, "additionalProperties": false
-        });
-        tool::<Self>("Show calculation statistics", description.to_owned(), input, output)
+        tool::<Self, SessionStatistics>("Show calculation statistics", description)
             .annotate(about_the_session())
     }
 
@@ -384,37 +282,7 @@ impl BuiltIn for CalculateHistoryArguments {
             "Show this session's last calculations, the newest first: expression, precision, and \
              result or error. The last {MAX_HISTORY} are remembered, long texts by their beginning."
         );
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "limit": {
-                    "type": "integer", "minimum": 1, "maximum": MAX_HISTORY, "default": USUAL_HISTORY,
-                    "description": "How many"
-                }
-            },
-            "additionalProperties": false
-        });
-        let text = json!({ "type": "string" });
-        let output = json!({
-            "type": "object",
-            "properties": {
-                "calculations": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "number": { "type": "integer", "minimum": 1, "description": "Counted in the session." },
-                            "tool": text, "expression": text, "precision": count(), "result": text,
-                            "error": text
-                        },
-                        "required": ["number", "tool", "expression"], "additionalProperties": false
-                    }
-                }
-            },
-            "required": ["calculations"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Show past calculations", description, input, output)
+        tool::<Self, HistoryRows>("Show past calculations", description)
             .annotate(about_the_session())
     }
 
@@ -430,20 +298,11 @@ fn about_the_session() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).destructive(false).idempotent(false).open_world(false)
 }
 
-fn counts() -> Vec<(String, Value)> {
-    let names = ["calculations", "errors", "totalTimeMs", "averageTimeMs"];
-    names.iter().map(|name| ((*name).to_owned(), count())).collect()
-}
-
-fn count() -> Value {
-    json!({ "type": "integer", "minimum": 0 })
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed parse is a failed test")]
 mod tests {
     use super::*;
-    use crate::arguments::parse;
+    use crate::arguments::{Arguments, parse};
 
     fn error_of<A: Arguments + fmt::Debug>(text: &str) -> String {
         parse::<A>(serde_json::from_str(text).unwrap()).unwrap_err().message

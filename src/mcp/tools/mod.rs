@@ -14,10 +14,10 @@ pub(super) mod jobs;
 mod macros;
 pub(super) mod math;
 mod pipeline;
+mod results;
 pub(super) mod rules;
 pub(super) mod schema;
 pub(super) mod shell;
-mod steps;
 mod stream;
 mod working_dir;
 

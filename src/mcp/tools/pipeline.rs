@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::Value;
 
 use super::built_in::BuiltIn;
 use super::exec::BashExecArguments;
-use super::schema::{runs, tool};
-use super::steps::{exec_properties, keep_going_schema, steps_schema};
-use crate::arguments::{Arguments, BadArguments, Named, Seconds};
+use super::results::StepsResult;
+use super::schema::{ShellName, extend_exec, fields, runs, tool, without_default};
+use crate::arguments::{BadArguments, Named, Seconds};
 use crate::context::Context;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
-use model::call::STDIN_BYTES;
+use model::call::{SCRIPT_BYTES, STDIN_BYTES};
 use model::shells::ShellKind;
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
@@ -25,19 +26,19 @@ use service::shell::ScriptArgs;
 pub(crate) const MAX_STEPS: usize = 16;
 
 /// Arguments of `pipeline`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PipelineArguments {
+    /// Commands, the first one first
+    #[schemars(length(min = 1, max = MAX_STEPS))]
     steps: Vec<Step>,
-    /// Input of the first step.
+    /// What the first step reads
     #[serde(default)]
+    #[schemars(length(max = STDIN_BYTES), transform = without_default)]
     stdin: String,
+    /// Give what a failed step printed to the next
     #[serde(default)]
     keep_going: bool,
-}
-
-impl Arguments for PipelineArguments {
-    const FIELDS: &'static [&'static str] = &["steps", "stdin", "keep_going"];
 }
 
 impl BuiltIn for PipelineArguments {
@@ -45,30 +46,13 @@ impl BuiltIn for PipelineArguments {
         let description = "Run commands one after the other, each in a fresh cell as bash_exec does and \
             with the standard output of the one before it as its standard input, byte for byte. It stops \
             at the first step that does not exit with 0, and tells of each step that ran.";
-        let named = ["command", "working_dir", "timeout", "env", "shell"];
-        let step = json!({
-            "type": "object",
-            "properties": exec_properties(&in_force.options, &named),
-            "required": ["command"],
-            "additionalProperties": false
-        });
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "steps": {
-                    "type": "array", "minItems": 1, "maxItems": MAX_STEPS, "items": step,
-                    "description": "Commands, the first one first"
-                },
-                "stdin": {
-                    "type": "string", "maxLength": STDIN_BYTES, "description": "What the first step reads"
-                },
-                "keep_going": keep_going_schema("Give what a failed step printed to the next")
-            },
-            "required": ["steps"],
-            "additionalProperties": false
-        });
-        tool::<Self>("Run a pipeline", description.to_owned(), input, steps_schema())
-            .annotate(runs())
+        let mut tool = tool::<Self, StepsResult>("Run a pipeline", description).annotate(runs());
+        let steps = fields(&mut tool).and_then(|fields| fields.get_mut("steps"));
+        let step = steps.and_then(|steps| steps.pointer_mut("/items/properties"));
+        if let Some(fields) = step.and_then(Value::as_object_mut) {
+            extend_exec(fields, &in_force.options);
+        }
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -118,15 +102,24 @@ impl BuiltIn for PipelineArguments {
 }
 
 /// One command, with the options of `bash_exec`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Step {
+    /// Shell command to execute
+    #[schemars(length(min = 1, max = SCRIPT_BYTES))]
     command: String,
+    /// Working directory for this command alone, inside /workspace or /tmp; without it, what
+    /// set_working_dir set
     working_dir: Option<String>,
+    /// Timeout in seconds; more than the maximum is lowered to it, and the reply says so
     timeout: Option<Seconds>,
+    /// Additional environment variables
     env: Option<BTreeMap<String, String>>,
+    /// What reads the command; exit code 127 where the cell has no such shell
     #[serde(default)]
+    #[schemars(with = "ShellName")]
     shell: ShellKind,
+    /// How the cell is confined: one of the profiles that the operator leaves to choose from
     profile: Option<String>,
 }
 

@@ -1,32 +1,38 @@
-//! Parts of schemas that more than one tool has.
+//! Schemas of tools: made from the types of their arguments and results, when a client asks for the list.
 //!
-//! Schemas are written out rather than derived: a model reads every word of them, and a derived
-//! schema says `["integer", "null"]` for an optional field.
+//! The doc comment of a field is its description.
 
 use std::sync::Arc;
 
-use rmcp::model::{Tool, ToolAnnotations, object};
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use schemars::generate::{Contract, SchemaSettings};
+use schemars::transform::{Transform, transform_subschemas};
+use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use crate::arguments::Named;
-use service::request::MAX_PRECISION;
+use model::shells::ShellKind;
+use service::request::ExecOptions;
 use service::rules::Rules;
+use service::session::DEFAULT;
 
-/// Puts a tool's entry in the list together.
-pub(super) fn tool<T: Named>(
+/// Describes a tool with the arguments `T` and the result `R`.
+pub(super) fn tool<T: Named + JsonSchema, R: JsonSchema>(
     title: &str,
-    description: String,
-    input: Value,
-    output: Value,
+    description: impl Into<String>,
 ) -> Tool {
-    Tool::new(T::TOOL, description, object(input))
+    Tool::new(T::TOOL, description.into(), schema::<T>(Contract::Deserialize))
         .with_title(title)
-        .with_raw_output_schema(Arc::new(object(or_error(output))))
+        .with_raw_output_schema(Arc::new(output::<R>()))
 }
 
-/// Adds the fields of a refusal and of remarks to the schema of a result. It requires no field:
-/// clients hold the result of an error to the schema too, and a refusal has only its reason.
-pub(crate) fn or_error(mut output: Value) -> Value {
+/// Returns the schema of a result, with the fields of a refusal and of remarks. No field is required: clients hold the
+/// result of an error to the schema too, and a refusal has only its reason.
+pub(crate) fn output<R: JsonSchema>() -> JsonObject {
+    or_error(schema::<R>(Contract::Serialize))
+}
+
+fn or_error(mut output: JsonObject) -> JsonObject {
     let text = json!({ "type": "string" });
     let more = [
         ("error", text.clone()),
@@ -38,15 +44,152 @@ pub(crate) fn or_error(mut output: Value) -> Value {
             properties.entry(name).or_insert(schema);
         }
     }
-    if let Some(schema) = output.as_object_mut() {
-        schema.remove("required");
-    }
+    output.remove("required");
     output
 }
 
-/// Returns the schema of a tool without arguments.
-pub(super) fn no_arguments() -> Value {
-    json!({ "type": "object", "properties": {}, "additionalProperties": false })
+/// Returns the schema of a type.
+fn schema<T: JsonSchema>(contract: Contract) -> JsonObject {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.meta_schema = None;
+        settings.inline_subschemas = true;
+        settings.contract = contract;
+    });
+    plain(settings.into_generator().subschema_for::<T>())
+}
+
+/// Makes a derived schema one of a tool.
+fn plain(mut schema: Schema) -> JsonObject {
+    ForModels.transform(&mut schema);
+    let mut fields = schema.as_object().cloned().unwrap_or_default();
+    // The comment of the type is for readers of the code.
+    fields.remove("description");
+    fields.entry("properties").or_insert_with(|| json!({}));
+    fields
+}
+
+/// Rewrites derived schemas for models, which read every word: an optional field is one that may be absent, and never
+/// null; no field is unknown; no format names a type of Rust.
+struct ForModels;
+
+impl Transform for ForModels {
+    fn transform(&mut self, schema: &mut Schema) {
+        if let Some(fields) = schema.as_object_mut() {
+            fields.remove("format");
+            without_optional(fields);
+            without_null(fields);
+            if fields.contains_key("properties") {
+                fields.entry("additionalProperties").or_insert(Value::Bool(false));
+            }
+            for items in ["items", "additionalProperties"] {
+                // The comment of the type of the items.
+                if let Some(items) = fields.get_mut(items).and_then(Value::as_object_mut) {
+                    items.remove("description");
+                }
+            }
+            if let Some(Value::String(text)) = fields.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+        }
+        transform_subschemas(self, schema);
+    }
+}
+
+/// Takes the fields that may be null from those that are required.
+fn without_optional(schema: &mut JsonObject) {
+    let Some(Value::Object(properties)) = schema.get("properties") else { return };
+    let optional: Vec<String> = properties
+        .iter()
+        .filter(|(_, field)| allows_null(field))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let Some(Value::Array(required)) = schema.get_mut("required") else { return };
+    let count = required.len();
+    required.retain(|name| !optional.iter().any(|other| name == other));
+    if required.is_empty() && count > 0 {
+        schema.remove("required");
+    }
+}
+
+fn allows_null(schema: &Value) -> bool {
+    schema.get("type").and_then(Value::as_array).is_some_and(|types| types.contains(&json!("null")))
+}
+
+/// Takes null from the types and the values of a schema.
+fn without_null(schema: &mut JsonObject) {
+    if let Some(types) = schema.get_mut("type")
+        && let Some(list) = types.as_array_mut()
+    {
+        list.retain(|name| name != "null");
+        if let [one] = list.as_slice() {
+            *types = one.clone();
+        }
+    }
+    if let Some(values) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        values.retain(|value| !value.is_null());
+    }
+}
+
+/// The name of a session as an argument.
+#[derive(JsonSchema)]
+#[schemars(description = "")]
+#[expect(dead_code, reason = "it is described, and never made")]
+pub(super) struct SessionName(
+    #[schemars(
+        length(min = 1, max = 64),
+        extend("default" = DEFAULT, "pattern" = "^[A-Za-z0-9._-]+$")
+    )]
+    String,
+);
+
+/// The name of a shell as an argument.
+#[derive(JsonSchema)]
+#[schemars(description = "")]
+#[expect(dead_code, reason = "it is described, and never made")]
+pub(super) struct ShellName(
+    #[schemars(extend("enum" = ShellKind::ALL.map(ShellKind::name)))] String,
+);
+
+/// Takes the default out of the schema of a field: an absent text or list is an empty one.
+pub(super) fn without_default(schema: &mut Schema) {
+    schema.remove("default");
+}
+
+/// Returns the fields of a tool's arguments, to add what depends on the configuration.
+pub(super) fn fields(tool: &mut Tool) -> Option<&mut JsonObject> {
+    Arc::make_mut(&mut tool.input_schema).get_mut("properties")?.as_object_mut()
+}
+
+/// Adds keywords to the schema of a field, if the tool has the field.
+pub(super) fn extend(fields: &mut JsonObject, name: &str, keywords: Value) {
+    if let (Some(field), Value::Object(keywords)) =
+        (fields.get_mut(name).and_then(Value::as_object_mut), keywords)
+    {
+        field.extend(keywords);
+    }
+}
+
+/// Adds to the fields of a command in a fresh cell the time that it has, and the profiles that the operator leaves to
+/// choose from.
+pub(super) fn extend_exec(fields: &mut JsonObject, options: &ExecOptions) {
+    let maximum = options.max_timeout.as_secs_f64();
+    let default = options.default_timeout.as_secs_f64();
+    extend(fields, "timeout", json!({ "maximum": maximum, "default": default }));
+    match options.profiles.as_slice() {
+        [own, _, ..] => {
+            extend(fields, "profile", json!({ "enum": options.profiles, "default": own }));
+        }
+        [_] | [] => drop(fields.remove("profile")),
+    }
+}
+
+/// Adds the time that a calculation has, which is the operator's at most.
+pub(super) fn extend_calculation(tool: &mut Tool, rules: &Rules) {
+    let maximum = rules.limits.calculator_timeout_s;
+    let about = format!("Seconds; at most {maximum}");
+    if let Some(fields) = fields(tool) {
+        extend(fields, "timeout", json!({ "default": maximum, "description": about }));
+    }
 }
 
 /// Annotates a tool that only reads, is repeatable, and reaches nothing outside.
@@ -63,168 +206,4 @@ pub(super) fn runs() -> ToolAnnotations {
 /// Annotates a tool that sets a value of the session.
 pub(super) fn sets() -> ToolAnnotations {
     ToolAnnotations::new().read_only(false).destructive(false).idempotent(true).open_world(false)
-}
-
-/// Returns the schema of refused system calls, for every result that has them.
-pub(crate) fn denials() -> Value {
-    json!({
-        "type": "array",
-        "description": "System calls that were refused.",
-        "items": {
-            "type": "object",
-            "properties": {
-                "syscall": { "type": "string" },
-                "count": { "type": "integer", "minimum": 1, "description": "10000 means at least." },
-                "grant": { "type": "string", "description": "What an operator can grant; absent when nothing grants it." }
-            },
-            "required": ["syscall", "count"],
-            "additionalProperties": false
-        }
-    })
-}
-
-/// Returns the schema of the use of a network, for the results of commands.
-pub(super) fn network() -> Value {
-    let count = json!({ "type": "integer", "minimum": 0 });
-    let text = json!({ "type": "string" });
-    json!({
-        "type": "object",
-        "properties": {
-            "connections": count, "sent": count, "received": count,
-            "questions": { "type": "integer", "minimum": 1, "description": "Questions for names that were forwarded." },
-            "session": {
-                "type": "object",
-                "properties": {
-                    "connections": count, "sent": count, "received": count, "denied": count,
-                    "earlier_sent": count, "earlier_received": count
-                },
-                "required": ["connections", "sent", "received"],
-                "additionalProperties": false
-            },
-            "hosts": { "type": "array", "items": {
-                "type": "object",
-                "properties": {
-                    "to": text, "rule": text, "connections": count, "sent": count, "received": count
-                },
-                "required": ["to", "rule", "connections", "sent", "received"],
-                "additionalProperties": false
-            } },
-            "denied": { "type": "array", "items": {
-                "type": "object",
-                "properties": { "to": text, "why": text, "count": count, "grant": text },
-                "required": ["to", "why", "count"],
-                "additionalProperties": false
-            } },
-            "more": { "type": "integer", "minimum": 1, "description": "Destinations without a row." },
-            "incomplete": { "type": "boolean" }
-        },
-        "required": ["connections", "sent", "received"],
-        "additionalProperties": false
-    })
-}
-
-/// Returns the schema of changes in the workspace, for the results of commands.
-pub(super) fn files_changed() -> Value {
-    let file = json!({
-        "type": "object",
-        "properties": {
-            "path": { "type": "string", "description": "From /workspace on; / ends a directory, @ a symbolic link." },
-            "size": { "type": "integer", "minimum": 0 },
-            "mode": { "type": "string" },
-            "executable": { "type": "boolean" },
-            "runs_in_ci": { "type": "boolean" }
-        },
-        "required": ["path", "size", "mode"],
-        "additionalProperties": false
-    });
-    json!({
-        "type": "object",
-        "description": "Files of /workspace that changed since it was looked at before; absent when none did.",
-        "properties": {
-            "created": { "type": "array", "items": file },
-            "modified": { "type": "array", "items": file },
-            "deleted": { "type": "array", "items": { "type": "string" } },
-            "more": { "type": "integer", "minimum": 1, "description": "Changes that are not listed." },
-            "incomplete": { "type": "boolean", "description": "Not all of /workspace was looked at." }
-        },
-        "additionalProperties": false
-    })
-}
-
-pub(super) fn precision_schema(description: &str) -> Value {
-    json!({
-        "type": "integer", "minimum": 0, "maximum": MAX_PRECISION, "description": description
-    })
-}
-
-/// Returns the schema of a calculation's time limit; it never exceeds the operator's.
-pub(super) fn time_schema(rules: &Rules) -> Value {
-    json!({
-        "type": "number", "exclusiveMinimum": 0, "default": rules.limits.calculator_timeout_s,
-        "description": format!("Seconds; at most {}", rules.limits.calculator_timeout_s)
-    })
-}
-
-/// Present where there are any.
-pub(super) fn warnings_schema() -> Value {
-    let about = "What bc warned of, and a timeout that was lowered; absent when there is nothing.";
-    json!({ "type": "array", "items": { "type": "string" }, "description": about })
-}
-
-#[cfg(test)]
-mod tests {
-    use model::egress::{Denied, SessionUse, Tally, TallyRow};
-
-    use super::*;
-
-    /// Lists the fields of a value that its schema does not have: clients refuse a result with one.
-    fn unknown(schema: &Value, value: &Value, at: &str) -> Vec<String> {
-        match value {
-            Value::Object(fields) => {
-                let has = |name: &String| schema["properties"].get(name);
-                let each = fields.iter().flat_map(|(name, value)| match has(name) {
-                    Some(schema) => unknown(schema, value, &format!("{at}/{name}")),
-                    None => vec![format!("{at}/{name}")],
-                });
-                each.collect()
-            }
-            Value::Array(all) => {
-                all.iter().flat_map(|value| unknown(&schema["items"], value, at)).collect()
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
-        }
-    }
-
-    #[test]
-    fn every_field_of_a_network_that_was_used_is_in_the_schema() {
-        let row = TallyRow {
-            to: "a:443".to_owned(),
-            rule: "a".to_owned(),
-            connections: 1,
-            sent: 1,
-            received: 1,
-        };
-        let denied = Denied {
-            to: "b:443".to_owned(),
-            why: "no rule".to_owned(),
-            count: 1,
-            grant: Some("b:443".to_owned()),
-        };
-        let session =
-            SessionUse { denied: 1, earlier_sent: 1, earlier_received: 1, ..SessionUse::default() };
-        let tally = Tally {
-            questions: 1,
-            rows: vec![row],
-            denied: vec![denied],
-            more: 1,
-            session: Some(session),
-            incomplete: true,
-            ..Tally::default()
-        };
-        let used = service::report::network::fields(&tally);
-        assert_eq!(unknown(&network(), &used, ""), Vec::<String>::new());
-        // The control.
-        let other = json!({ "hosts": [{ "from": "a" }], "x": 1 });
-        assert_eq!(unknown(&network(), &other, ""), ["/hosts/from", "/x"]);
-    }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::built_in::BuiltIn;
-use super::schema::{denials, files_changed, network, runs, tool};
-use crate::arguments::{Arguments, Seconds};
+use super::results::BashResult;
+use super::schema::{SessionName, ShellName, extend, fields, runs, tool};
+use crate::arguments::Seconds;
 use crate::context::Context;
 use crate::server::{Continuity, Server};
 use crate::tasks::Lasting;
@@ -27,62 +28,69 @@ use service::session::{DEFAULT, Restart};
 use service::shell::{BashArgs, ScriptArgs};
 
 /// Arguments of `bash`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BashArguments {
-    /// Text of the command. Absent only when the call asks for nothing but `restart` or `end`.
+    // Absent only when the call asks for nothing but `restart` or `end`.
+    /// The command or script, as bash reads it. May have many lines.
+    #[schemars(length(min = 1, max = SCRIPT_BYTES))]
     pub command: Option<String>,
+    /// Text the command reads on standard input, and then its end. Without it, input is empty: a
+    /// program that reads finds its end at once.
+    #[schemars(length(max = STDIN_BYTES))]
     pub stdin: Option<String>,
+    /// Directory for this command alone, inside /workspace or /tmp; without it, where the shell is.
+    /// A relative path starts at /workspace.
     pub cwd: Option<String>,
+    /// Environment variables for this command alone, by name.
     pub env: Option<BTreeMap<String, String>>,
+    /// Seconds until the command is interrupted. More than the operator allows is lowered, and the
+    /// reply says so.
+    #[schemars(extend("maximum" = MAX_TIMEOUT.as_secs()))]
     pub timeout: Option<Seconds>,
+    /// Which shell. Sessions do not see each other; each runs one command at a time, and background
+    /// jobs beside it.
+    #[schemars(with = "Option<SessionName>")]
     pub session: Option<String>,
-    /// Shell of the session; by default its current one, initially bash.
+    /// Shell of the session, where the host has it: given with its first command or with `restart`.
+    /// Others than bash start a background command without the shell's own variables and functions,
+    /// and fish and sh may end at a timeout.
+    #[schemars(with = "Option<ShellName>", extend("default" = "bash"))]
     pub shell: Option<ShellKind>,
+    /// End the session's shell and all that runs in it first. /workspace is kept. Needs no command.
     #[serde(default)]
     pub restart: bool,
-    /// Ends the session; the call has no command then.
+    /// End the session with all that runs in it and a private /workspace. Goes with no command.
     #[serde(default)]
     pub end: bool,
+    /// Do not wait for it: it goes on beside the shell, as with `&`, and the session is free at
+    /// once. Later commands of the session reach its ports and files. bash_output reads it,
+    /// bash_input writes to it, bash_kill ends it.
     #[serde(default)]
     pub background: bool,
-    /// Keeps standard input open for `bash_input`; the default for a background command without `stdin`.
+    /// Keep standard input open, behind `stdin` where it is given: bash_input writes to it while
+    /// the command runs, and a program that waits for input is told at once. So it is by default
+    /// with `background` and without `stdin`.
     pub input: Option<bool>,
-    /// Runs the command on a new terminal.
+    /// Run it at a terminal of its own (80x24), for programs that want one, in a bash that has the
+    /// shell's directory and exported variables and leaves nothing behind in the shell. stdout and
+    /// stderr come as one, with what is echoed. Input is open; in bash_input `eof` types ^D, and the
+    /// character U+0003 is ^C. TERM stays dumb unless `env` has another.
     #[serde(default)]
     pub tty: bool,
-    /// Characters of output in the reply, at most.
+    /// Characters of output in the reply: head and tail.
+    #[schemars(extend("maximum" = INLINE_CHARACTERS, "default" = INLINE_CHARACTERS))]
     pub max_output: Option<usize>,
-    /// First (`head`) and last (`tail`) lines of each stream in the reply.
+    /// Show only so many first lines.
     pub head: Option<usize>,
+    /// Show only so many last lines.
     pub tail: Option<usize>,
-    /// Byte counts, usage and the session in the fields of the reply.
+    /// Tell byte counts and usage too.
     #[serde(default)]
     pub detail: bool,
-    /// Note for people who read the transcript; it has no effect.
+    // It has no effect: people read it in the transcript.
+    /// What the command is for, for people.
     pub description: Option<String>,
-}
-
-impl Arguments for BashArguments {
-    const FIELDS: &'static [&'static str] = &[
-        "command",
-        "stdin",
-        "cwd",
-        "env",
-        "timeout",
-        "session",
-        "shell",
-        "restart",
-        "end",
-        "background",
-        "input",
-        "tty",
-        "max_output",
-        "head",
-        "tail",
-        "detail",
-        "description",
-    ];
 }
 
 impl BashArguments {
@@ -137,7 +145,6 @@ impl BashArguments {
 
 impl BuiltIn for BashArguments {
     fn describe(in_force: &InForce) -> Tool {
-        let timeout = Duration::from_secs(in_force.rules.limits.timeout_s);
         let description = format!(
             "Run a command in a persistent bash, in a sandbox cell of its session: directory, \
              variables, functions and background processes last between calls. {}. Network: {}. The \
@@ -145,13 +152,13 @@ impl BuiltIn for BashArguments {
              an error of the tool. What runs for long goes on as a job.",
             in_force.rules.workspace, in_force.rules.network
         );
-        let input = json!({
-            "type": "object",
-            "properties": together(call_fields(timeout), session_fields()),
-            "additionalProperties": false
-        });
-        tool::<Self>("Run a command in a sandbox", description, input, bash_output())
-            .annotate(runs())
+        let title = "Run a command in a sandbox";
+        let mut tool = tool::<Self, BashResult>(title, description).annotate(runs());
+        if let Some(fields) = fields(&mut tool) {
+            let default = in_force.rules.limits.timeout_s;
+            extend(fields, "timeout", json!({ "default": default }));
+        }
+        tool
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -219,155 +226,4 @@ impl Server {
         run.wait = Wait::Beyond;
         Ok(())
     }
-}
-
-/// Merges the fields of two objects.
-fn together(first: Value, second: Value) -> Value {
-    let fields = |value: Value| value.as_object().cloned().unwrap_or_default();
-    let all: Map<String, Value> = fields(first).into_iter().chain(fields(second)).collect();
-    Value::Object(all)
-}
-
-fn call_fields(timeout: Duration) -> Value {
-    json!({
-            "command": {
-                "type": "string", "minLength": 1, "maxLength": SCRIPT_BYTES,
-                "description": "The command or script, as bash reads it. May have many lines."
-            },
-            "stdin": {
-                "type": "string", "maxLength": STDIN_BYTES,
-                "description": "Text the command reads on standard input, and then its end. Without it, input is empty: a program that reads finds its end at once."
-            },
-            "cwd": {
-                "type": "string",
-                "description": "Directory for this command alone, inside /workspace or /tmp; without it, where the shell is. A relative path starts at /workspace."
-            },
-            "env": {
-                "type": "object", "additionalProperties": { "type": "string" },
-                "description": "Environment variables for this command alone, by name."
-            },
-            "timeout": {
-                "type": "number", "exclusiveMinimum": 0, "maximum": MAX_TIMEOUT.as_secs(),
-                "default": timeout.as_secs(),
-                "description": "Seconds until the command is interrupted. More than the operator allows is lowered, and the reply says so."
-            }
-    })
-}
-
-fn session_fields() -> Value {
-    json!({
-            "session": {
-                "type": "string", "default": "default", "minLength": 1, "maxLength": 64,
-                "pattern": "^[A-Za-z0-9._-]+$",
-                "description": "Which shell. Sessions do not see each other; each runs one command at a time, and background jobs beside it."
-            },
-            "shell": {
-                "type": "string", "enum": ShellKind::ALL.map(ShellKind::name), "default": "bash",
-                "description": "Shell of the session, where the host has it: given with its first command or with `restart`. Others than bash start a background command without the shell's own variables and functions, and fish and sh may end at a timeout."
-            },
-            "restart": {
-                "type": "boolean", "default": false,
-                "description": "End the session's shell and all that runs in it first. /workspace is kept. Needs no command."
-            },
-            "end": {
-                "type": "boolean", "default": false,
-                "description": "End the session with all that runs in it and a private /workspace. Goes with no command."
-            },
-            "background": {
-                "type": "boolean", "default": false,
-                "description": "Do not wait for it: it goes on beside the shell, as with `&`, and the session is free at once. Later commands of the session reach its ports and files. bash_output reads it, bash_input writes to it, bash_kill ends it."
-            },
-            "input": {
-                "type": "boolean",
-                "description": "Keep standard input open, behind `stdin` where it is given: bash_input writes to it while the command runs, and a program that waits for input is told at once. So it is by default with `background` and without `stdin`."
-            },
-            "tty": {
-                "type": "boolean", "default": false,
-                "description": "Run it at a terminal of its own (80x24), for programs that want one, in a bash that has the shell's directory and exported variables and leaves nothing behind in the shell. stdout and stderr come as one, with what is echoed. Input is open; in bash_input `eof` types ^D, and the character U+0003 is ^C. TERM stays dumb unless `env` has another."
-            },
-            "max_output": {
-                "type": "integer", "minimum": 0, "maximum": INLINE_CHARACTERS, "default": INLINE_CHARACTERS,
-                "description": "Characters of output in the reply: head and tail."
-            },
-            "head": { "type": "integer", "minimum": 0, "description": "Show only so many first lines." },
-            "tail": { "type": "integer", "minimum": 0, "description": "Show only so many last lines." },
-            "detail": { "type": "boolean", "default": false, "description": "Tell byte counts and usage too." },
-            "description": { "type": "string", "description": "What the command is for, for people." }
-    })
-}
-
-pub(super) fn bash_output() -> Value {
-    json!({
-        "type": "object",
-        "properties": together(end_fields(), story_fields()),
-        "required": ["outcome"],
-        "additionalProperties": false
-    })
-}
-
-fn end_fields() -> Value {
-    let count = json!({ "type": "integer", "minimum": 0 });
-    json!({
-            "outcome": {
-                "type": "string",
-                "enum": ["exited", "signaled", "timeout", "limit", "cancelled", "denied", "failed",
-                    "running", "restarted", "ended", "invalid"],
-                "description": "How the call ended, or that it goes on as a job."
-            },
-            "exit_code": {
-                "type": "integer", "minimum": 0, "maximum": 255,
-                "description": "The command's own exit code, when it exited."
-            },
-            "signal": { "type": "string", "description": "Name of the signal that ended it." },
-            "limit": {
-                "type": "string", "enum": ["cpu", "memory", "host_memory", "file_size", "open_files", "output"],
-                "description": "The limit that ended it."
-            },
-            "stdout": { "type": "string", "description": "Standard output; head and tail if truncated." },
-            "stderr": { "type": "string", "description": "Standard error; head and tail if truncated." },
-            "stdout_bytes": count,
-            "stderr_bytes": count,
-            "truncated": { "type": "boolean", "description": "Whether stdout or stderr is shortened." },
-            "output_id": { "type": "string", "description": "Of a shortened output: by it bash_output reads the rest." },
-            "duration_ms": count
-    })
-}
-
-fn story_fields() -> Value {
-    let count = json!({ "type": "integer", "minimum": 0 });
-    json!({
-            "usage": {
-                "type": "object",
-                "properties": { "user_ms": count, "system_ms": count, "peak_memory_bytes": count },
-                "required": ["user_ms", "system_ms", "peak_memory_bytes"],
-                "additionalProperties": false
-            },
-            "denials": denials(),
-            "files_changed": files_changed(),
-            "network": network(),
-            "cwd": { "type": "string", "description": "Where the shell is now." },
-            "job": { "type": "string", "description": "The command that goes on, for bash_output, bash_input and bash_kill." },
-            "waiting_for_input": {
-                "type": "boolean",
-                "description": "The command reads its input and there is none: it goes on when bash_input writes to it."
-            },
-            "error": { "type": "string", "description": "Why the command did not run, or did not end by itself." },
-            "hint": { "type": "string", "description": "The way out." },
-            "notes": {
-                "type": "array", "items": { "type": "string" },
-                "description": "What else happened: a lowered time limit, a new shell, a job that goes on."
-            },
-            "session": {
-                "type": "object",
-                "properties": {
-                    "id": { "type": "string" },
-                    "shell": {
-                        "type": "string", "enum": ["new", "ended"],
-                        "description": "The command found a new shell after another, or its shell has ended."
-                    }
-                },
-                "required": ["id"],
-                "additionalProperties": false
-            }
-    })
 }

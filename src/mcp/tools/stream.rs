@@ -2,18 +2,18 @@
 //! token, and as log messages to one that set a level.
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::exec::{exec_input, exec_output};
-use super::schema::{runs, tool};
-use crate::arguments::{Arguments, BadArguments, Named, Seconds};
+use super::exec::exec_tool;
+use crate::arguments::{BadArguments, Named, Seconds};
 use crate::context::Context;
 use crate::notifier::{MAX_BYTES, OutputNotifier, USUAL};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use capture::tap::Tap;
+use model::call::SCRIPT_BYTES;
 use service::shell::ScriptArgs;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.
@@ -22,36 +22,28 @@ pub(crate) const MIN_BUFFER: usize = 16;
 pub(crate) const MAX_BUFFER: usize = MAX_BYTES;
 
 /// Arguments of `bash_exec_stream`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BashExecStreamArguments {
+    /// Shell command to execute
+    #[schemars(length(min = 1, max = SCRIPT_BYTES))]
     pub command: String,
+    /// Working directory for this command alone, inside /workspace or /tmp; without it, what
+    /// set_working_dir set
     pub working_dir: Option<String>,
+    /// Timeout in seconds; more than the maximum is lowered to it, and the reply says so
     pub timeout: Option<Seconds>,
-    /// Bytes of one notification, at most.
+    /// Stream buffer size in bytes: most of one notification
+    #[schemars(range(min = MIN_BUFFER, max = MAX_BUFFER), extend("default" = BUFFER))]
     pub buffer_size: Option<usize>,
-}
-
-impl Arguments for BashExecStreamArguments {
-    const FIELDS: &'static [&'static str] = &["command", "working_dir", "timeout", "buffer_size"];
 }
 
 impl BuiltIn for BashExecStreamArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = "As bash_exec, for what runs long: a client that gives a progress token hears \
             the output as progress notifications while the command prints it. The result has all of it.";
-        let mut input = exec_input(&in_force.options);
-        if let Some(properties) = input.get_mut("properties").and_then(Value::as_object_mut) {
-            properties
-                .retain(|name, _| ["command", "working_dir", "timeout"].contains(&name.as_str()));
-            let buffer = json!({
-                "type": "integer", "minimum": MIN_BUFFER, "maximum": MAX_BUFFER, "default": BUFFER,
-                "description": "Stream buffer size in bytes: most of one notification"
-            });
-            properties.insert("buffer_size".to_owned(), buffer);
-        }
         let title = "Execute a command with its output streamed";
-        tool::<Self>(title, description.to_owned(), input, exec_output()).annotate(runs())
+        exec_tool::<Self>(title, description, &in_force.options)
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {

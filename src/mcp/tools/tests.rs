@@ -16,7 +16,7 @@ use service::request::ExecOptions;
 use service::rules::Rules;
 
 use super::*;
-use crate::arguments::parse;
+use crate::arguments::{field_names, parse};
 
 /// Returns the rules of the shipped shell, with a choice of two profiles.
 fn in_force() -> Option<InForce> {
@@ -40,7 +40,7 @@ impl Form {
     fn of<T: BuiltIn>(in_force: &InForce) -> Self {
         Self {
             tool: T::describe(in_force),
-            fields: T::FIELDS,
+            fields: field_names::<T>(),
             parse: |given| parse::<T>(given).map(|_| ()).map_err(|bad| bad.message),
         }
     }

@@ -1,14 +1,15 @@
 //! `get_working_dir` and `set_working_dir`: the directory in which `bash_exec` starts commands.
 
 use rmcp::model::Tool;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::built_in::BuiltIn;
-use super::schema::{no_arguments, pure, sets, tool};
-use crate::arguments::{Arguments, Named};
+use super::schema::{pure, sets, tool};
+use crate::arguments::Named;
 use crate::context::Context;
-use crate::exec::{check_exit, reply};
+use crate::exec::check_exit;
+use crate::exec::reply::{self, WorkingDir};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use model::call::Cwd;
@@ -17,25 +18,14 @@ use service::inspect;
 use service::refused::{Refused, RefusedKind};
 
 /// Arguments of `get_working_dir`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GetWorkingDirArguments {}
-
-impl Arguments for GetWorkingDirArguments {
-    const FIELDS: &'static [&'static str] = &[];
-}
 
 impl BuiltIn for GetWorkingDirArguments {
     fn describe(_: &InForce) -> Tool {
         let description = "Get the directory in which bash_exec starts commands.";
-        let input = no_arguments();
-        tool::<Self>(
-            "Get the working directory",
-            description.to_owned(),
-            input,
-            working_dir_schema(),
-        )
-        .annotate(pure())
+        tool::<Self, WorkingDir>("Get the working directory", description).annotate(pure())
     }
 
     async fn call(self, server: &Server, _: &Context) -> CallResult {
@@ -44,38 +34,19 @@ impl BuiltIn for GetWorkingDirArguments {
 }
 
 /// Arguments of `set_working_dir`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SetWorkingDirArguments {
+    /// Inside /workspace or /tmp; a relative path starts at /workspace
+    #[schemars(length(min = 1))]
     pub directory: String,
-}
-
-impl Arguments for SetWorkingDirArguments {
-    const FIELDS: &'static [&'static str] = &["directory"];
 }
 
 impl BuiltIn for SetWorkingDirArguments {
     fn describe(_: &InForce) -> Tool {
         let description =
             "Set the directory in which bash_exec starts later commands. It must be there.";
-        let input = json!({
-            "type": "object",
-            "properties": {
-                "directory": {
-                    "type": "string", "minLength": 1,
-                    "description": "Inside /workspace or /tmp; a relative path starts at /workspace"
-                }
-            },
-            "required": ["directory"],
-            "additionalProperties": false
-        });
-        tool::<Self>(
-            "Set the working directory",
-            description.to_owned(),
-            input,
-            working_dir_schema(),
-        )
-        .annotate(sets())
+        tool::<Self, WorkingDir>("Set the working directory", description).annotate(sets())
     }
 
     async fn call(self, server: &Server, context: &Context) -> CallResult {
@@ -94,13 +65,4 @@ impl BuiltIn for SetWorkingDirArguments {
         server.0.client.state().working_dir.set(directory.clone());
         Ok(reply::working_dir(&directory))
     }
-}
-
-fn working_dir_schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": { "working_dir": { "type": "string" } },
-        "required": ["working_dir"],
-        "additionalProperties": false
-    })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -24,7 +25,7 @@ use policy::Grant;
 const TIMED_OUT: i32 = 124;
 
 /// Result of a command; the field names are the reference implementation's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct DeclaredResult {
     pub stdout: String,
     pub stderr: String,
@@ -35,15 +36,18 @@ pub struct DeclaredResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = ErrorType::ALL.map(ErrorType::name)))]
     pub error_type: Option<ErrorType>,
-    /// Wall time in seconds.
+    /// Seconds.
     pub execution_time: f64,
     pub correlation_id: String,
     /// System calls that were refused.
     pub denials: Vec<DenialReport>,
-    /// Use of the cell's network, if it had one and used it.
+    /// Connections, bytes and refusals.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "any_object")]
     pub network: Option<Value>,
+    #[schemars(schema_with = "any_object")]
     pub metadata: Value,
     /// The same for a model.
     #[serde(skip)]
@@ -54,6 +58,10 @@ pub struct DeclaredResult {
     /// True if the program ended by itself; reported as the result's `isError`.
     #[serde(skip)]
     exited: bool,
+}
+
+fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object" })
 }
 
 /// The call that a result is of.

@@ -1,8 +1,10 @@
 //! Workspace changes of a command, as fields and as a line.
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::ci;
+use super::{ci, to_value};
 use capture::deceptive::plain;
 use model::outcome::{Change, FileChange, FileKind, FilesChanged};
 
@@ -17,51 +19,72 @@ pub fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// Groups files by kind of change, with the number of further files and a mark if not all was
-/// observed.
+/// Returns the changes as fields.
 pub fn fields(changed: &FilesChanged) -> Value {
-    let of = |change: Change| -> Vec<Value> {
-        let these = changed.listed.iter().filter(|one| one.change == change);
-        these.map(file).collect()
-    };
-    let lists = [
-        ("created", of(Change::Created)),
-        ("modified", of(Change::Modified)),
-        ("deleted", of(Change::Deleted)),
-    ];
-    let mut fields = Map::new();
-    for (word, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
-        fields.insert(word.to_owned(), Value::Array(list));
+    to_value(&ChangeFields::of(changed))
+}
+
+/// Files of /workspace that changed since it was looked at before; absent when none did.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ChangeFields {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    created: Vec<FileFields>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    modified: Vec<FileFields>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deleted: Vec<String>,
+    /// Changes that are not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    more: Option<u64>,
+    /// Not all of /workspace was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incomplete: Option<bool>,
+}
+
+/// A file that is there.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FileFields {
+    /// From /workspace on; / ends a directory, @ a symbolic link.
+    path: String,
+    size: u64,
+    mode: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executable: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs_in_ci: Option<bool>,
+}
+
+impl ChangeFields {
+    fn of(changed: &FilesChanged) -> Self {
+        let of = |change: Change| changed.listed.iter().filter(move |one| one.change == change);
+        let more = more(changed, changed.listed.len());
+        Self {
+            created: of(Change::Created).map(FileFields::of).collect(),
+            modified: of(Change::Modified).map(FileFields::of).collect(),
+            deleted: of(Change::Deleted).map(shown).collect(),
+            more: Some(more).filter(|more| *more > 0),
+            incomplete: (!changed.is_whole).then_some(true),
+        }
     }
-    let more = more(changed, changed.listed.len());
-    if more > 0 {
-        fields.insert("more".to_owned(), json!(more));
+}
+
+impl FileFields {
+    fn of(one: &FileChange) -> Self {
+        Self {
+            path: shown(one),
+            size: one.size,
+            mode: format!("{:04o}", one.mode),
+            executable: is_executable(one).then_some(true),
+            runs_in_ci: runs_in_ci(one).then_some(true),
+        }
     }
-    if !changed.is_whole {
-        fields.insert("incomplete".to_owned(), json!(true));
-    }
-    Value::Object(fields)
 }
 
 fn more(changed: &FilesChanged, listed: usize) -> u64 {
     let all =
         [changed.created, changed.modified, changed.deleted].map(u64::from).iter().sum::<u64>();
     all.saturating_sub(u64::try_from(listed).unwrap_or(u64::MAX))
-}
-
-fn file(one: &FileChange) -> Value {
-    let path = shown(one);
-    if one.change == Change::Deleted {
-        return json!(path);
-    }
-    let mut fields = json!({ "path": path, "size": one.size, "mode": format!("{:04o}", one.mode) });
-    let flags = [("executable", is_executable(one)), ("runs_in_ci", runs_in_ci(one))];
-    for (flag, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
-        if let Some(fields) = fields.as_object_mut() {
-            fields.insert(flag.to_owned(), json!(true));
-        }
-    }
-    fields
 }
 
 fn is_executable(one: &FileChange) -> bool {

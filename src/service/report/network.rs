@@ -1,8 +1,11 @@
 //! Use of a call's network in replies: as lines for a model, and as fields.
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-use model::egress::{Denied, SessionUse, Tally};
+use super::to_value;
+use model::egress::{Denied, SessionUse, Tally, TallyRow};
 
 /// Destinations that one line names.
 const NAMED: usize = 8;
@@ -86,62 +89,121 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Formats it as the field `network` of a result.
+/// Returns the use of a network as fields.
 pub fn fields(tally: &Tally) -> Value {
-    let mut all = Map::new();
-    all.insert("connections".to_owned(), json!(tally.connections));
-    if tally.questions > 0 {
-        all.insert("questions".to_owned(), json!(tally.questions));
+    to_value(&NetworkFields::of(tally))
+}
+
+/// Use of a network; a count of zero is left out where it is usual.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(description = "")]
+pub struct NetworkFields<'a> {
+    connections: u64,
+    sent: u64,
+    received: u64,
+    /// Questions for names that were forwarded.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1))]
+    questions: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<SessionSums>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hosts: Vec<HostFields<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    denied: Vec<DeniedFields<'a>>,
+    /// Destinations without a row.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1))]
+    more: u64,
+    #[serde(skip_serializing_if = "is_false")]
+    incomplete: bool,
+}
+
+/// Sums over all calls of a session.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(description = "")]
+struct SessionSums {
+    connections: u64,
+    sent: u64,
+    received: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    denied: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    earlier_sent: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    earlier_received: u64,
+}
+
+/// Connections to one destination.
+#[derive(Debug, Serialize, JsonSchema)]
+struct HostFields<'a> {
+    to: &'a str,
+    rule: &'a str,
+    connections: u64,
+    sent: u64,
+    received: u64,
+}
+
+/// Attempts that were denied for the same reason.
+#[derive(Debug, Serialize, JsonSchema)]
+struct DeniedFields<'a> {
+    to: &'a str,
+    why: &'a str,
+    count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<&'a str>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl<'a> NetworkFields<'a> {
+    fn of(tally: &'a Tally) -> Self {
+        let session = |session: SessionUse| SessionSums {
+            connections: session.connections,
+            sent: session.sent,
+            received: session.received,
+            denied: session.denied,
+            earlier_sent: session.earlier_sent,
+            earlier_received: session.earlier_received,
+        };
+        let host = |row: &'a TallyRow| HostFields {
+            to: &row.to,
+            rule: &row.rule,
+            connections: row.connections,
+            sent: row.sent,
+            received: row.received,
+        };
+        let denied = |denied: &'a Denied| DeniedFields {
+            to: &denied.to,
+            why: &denied.why,
+            count: denied.count,
+            grant: denied.grant.as_deref(),
+        };
+        Self {
+            connections: tally.connections,
+            sent: tally.sent,
+            received: tally.received,
+            questions: tally.questions,
+            session: tally.session.map(session),
+            hosts: tally.rows.iter().map(host).collect(),
+            denied: tally.denied.iter().map(denied).collect(),
+            more: tally.more,
+            incomplete: tally.incomplete,
+        }
     }
-    all.insert("sent".to_owned(), json!(tally.sent));
-    all.insert("received".to_owned(), json!(tally.received));
-    if !tally.rows.is_empty() {
-        let rows = tally.rows.iter().map(|row| {
-            json!({
-                "to": row.to, "rule": row.rule, "connections": row.connections,
-                "sent": row.sent, "received": row.received,
-            })
-        });
-        all.insert("hosts".to_owned(), rows.collect());
-    }
-    if !tally.denied.is_empty() {
-        let denied = tally.denied.iter().map(|denied| {
-            let mut one = Map::new();
-            one.insert("to".to_owned(), json!(denied.to));
-            one.insert("why".to_owned(), json!(denied.why));
-            one.insert("count".to_owned(), json!(denied.count));
-            one.extend(denied.grant.iter().map(|grant| ("grant".to_owned(), json!(grant))));
-            Value::Object(one)
-        });
-        all.insert("denied".to_owned(), denied.collect());
-    }
-    if tally.more > 0 {
-        all.insert("more".to_owned(), json!(tally.more));
-    }
-    if let Some(session) = tally.session {
-        let mut sums = Map::new();
-        sums.insert("connections".to_owned(), json!(session.connections));
-        sums.insert("sent".to_owned(), json!(session.sent));
-        sums.insert("received".to_owned(), json!(session.received));
-        let earlier = [
-            ("denied", session.denied),
-            ("earlier_sent", session.earlier_sent),
-            ("earlier_received", session.earlier_received),
-        ];
-        let some = earlier.into_iter().filter(|(_, count)| *count > 0);
-        sums.extend(some.map(|(name, count)| (name.to_owned(), json!(count))));
-        all.insert("session".to_owned(), Value::Object(sums));
-    }
-    if tally.incomplete {
-        all.insert("incomplete".to_owned(), json!(true));
-    }
-    Value::Object(all)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use model::egress::TallyRow;
 
     fn tally() -> Tally {
         Tally {
