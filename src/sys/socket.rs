@@ -9,7 +9,7 @@ use nix::sys::socket::{MsgFlags, getsockopt, sockopt};
 use super::Result;
 
 /// Maximum number of descriptors in one packet.
-pub(crate) const MAX_FDS: usize = 6;
+pub const MAX_FDS: usize = 6;
 
 /// Size of the buffer for ancillary data: the descriptors, and a ucred if SO_PASSCRED is set.
 const CONTROL_BYTES: usize = 128;

@@ -26,6 +26,7 @@ use crate::event_loop::serve;
 use crate::event_loop::supervisor::{Parts, Supervisor};
 use crate::rootfs::error::TemplateError;
 use crate::rootfs::grants::KeyGrant;
+use crate::rootfs::slot_mounts;
 use crate::rootfs::synthetic::HOST_NAME;
 use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
@@ -47,7 +48,7 @@ use sys::process::{self, Dumpable};
 use sys::signals;
 use sys::socket::{self, PacketWait};
 
-/// The message from main that lets the supervisor begin.
+/// The socket with the message from main that lets the supervisor begin, and then with the mounts of grants.
 #[derive(Debug)]
 pub(crate) struct GoSignal {
     pub wait: OwnedFd,
@@ -112,14 +113,17 @@ fn boot(mut inherited: Inherited, go_signal: &GoSignal) -> Result<Supervisor, St
     // Set once for the programs of all cells.
     signals::default_signals().during("giving signals their default effect")?;
     let (keys, shared) = match inherited.bare.clone() {
-        None => boot_with_namespaces(&mut inherited)?,
+        None => boot_with_namespaces(&mut inherited, go_signal)?,
         Some(prepared) => bare::boot(&inherited, &prepared)?,
     };
     greet(inherited, keys, shared)
 }
 
 /// Takes the steps of the tier with namespaces.
-fn boot_with_namespaces(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared), StepError> {
+fn boot_with_namespaces(
+    inherited: &mut Inherited,
+    go_signal: &GoSignal,
+) -> Result<(Vec<Key>, Shared), StepError> {
     // A new session: no signal from the operator's terminal reaches the supervisor or a cell.
     nix::unistd::setsid().map(drop).during("starting a session")?;
     match inherited.ids {
@@ -143,6 +147,8 @@ fn boot_with_namespaces(inherited: &mut Inherited) -> Result<(Vec<Key>, Shared),
     // Templates are made for cells with other uids, which must be able to read them whatever the
     // operator's umask is.
     let operator_umask = umask(Mode::from_bits_truncate(0o022));
+    slot_mounts::receive(&mut inherited.grants, &go_signal.wait)
+        .during("mounting the grants for each cell")?;
     let keys = keys(inherited, &proc, proc_kind, landlock_abi)?;
     let memory = inherited.cgroups.hold();
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {

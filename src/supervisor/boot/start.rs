@@ -16,11 +16,12 @@ use super::inherited::{Inherited, Prepared};
 use super::requirements::core_handler;
 use super::scope::{self, Asking, Pending};
 use super::spec::Spec;
+use super::streams::silence;
 use super::subordinate::{Ids, Mapping};
 use crate::cells::cell::packets;
 use crate::rootfs::grants::{self, KeyGrant};
 use crate::rootfs::protect::GuardedPaths;
-use crate::rootfs::sockets;
+use crate::rootfs::{slot_mounts, sockets};
 use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{Supplementary, write_map};
@@ -114,15 +115,24 @@ pub fn start_with_gateway(
         }
         Side::Parent(child) => {
             place_supervisor(spec.tier, &inherited.cgroups, &identity, child.pid)?;
-            match mapper(&identity).map_err(StartError::Clone)? {
-                Some(Side::Child) => {
-                    // Each of the two processes must see the other close the link.
-                    drop((link, inherited.link, inherited.scope, asking, inherited.gateway));
-                    let admitted = admit(child.pid, spec.tier, &identity, &go);
-                    process::exit_now(i32::from(admitted.is_err()));
-                }
-                Some(Side::Parent(_)) => {}
-                None => admit(child.pid, spec.tier, &identity, &go)?,
+            let task = BackgroundTask::find(&identity, &inherited);
+            if task != BackgroundTask::Maps {
+                admit(child.pid, spec.tier, &identity, &go)?;
+            }
+            if task != BackgroundTask::None
+                && let Side::Child = background().map_err(StartError::Clone)?
+            {
+                // Each of the two processes must see the other close the link.
+                drop((link, inherited.link, inherited.scope, asking, inherited.gateway));
+                let is_done = match task {
+                    BackgroundTask::None => true,
+                    BackgroundTask::Maps => admit(child.pid, spec.tier, &identity, &go).is_ok(),
+                    // The client must see the front end close its streams.
+                    BackgroundTask::Mounts => {
+                        silence().and_then(|()| slot_mounts::send(&inherited.grants, &go)).is_ok()
+                    }
+                };
+                process::exit_now(i32::from(!is_done));
             }
             if let Some(asking) = asking {
                 asking.start(child.pid);
@@ -219,10 +229,28 @@ fn prepared(tier: Tier, identity: &Identity) -> Result<Option<Prepared>, StartEr
     Ok(Some(Prepared { store, id }))
 }
 
-/// Forks a child in which newuidmap(1) writes the supervisor's maps while main continues; `None` if
-/// main writes them itself. The child is not waited for: the kernel reaps it.
-fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
-    let Identity::Ordinary { block: Some(_), .. } = identity else { return Ok(None) };
+/// A step of the start that a child takes while main continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BackgroundTask {
+    None,
+    /// Having newuidmap(1) write the supervisor's maps.
+    Maps,
+    /// Making the mounts of grants for all slots but the first.
+    Mounts,
+}
+
+impl BackgroundTask {
+    fn find(identity: &Identity, inherited: &Inherited) -> Self {
+        match identity {
+            Identity::Ordinary { block: Some(_), .. } => Self::Maps,
+            _ if slot_mounts::are_due(&inherited.grants) => Self::Mounts,
+            Identity::Ordinary { block: None, .. } | Identity::Root(_) => Self::None,
+        }
+    }
+}
+
+/// Forks the child for a task. It is not waited for: the kernel reaps it.
+fn background() -> Result<Side, Errno> {
     let side = fork()?;
     if let Side::Parent(child) = &side {
         signals::forget_children()?;
@@ -233,7 +261,7 @@ fn mapper(identity: &Identity) -> Result<Option<Side>, Errno> {
             Err(errno) => return Err(errno),
         }
     }
-    Ok(Some(side))
+    Ok(side)
 }
 
 /// Writes the supervisor's maps and sends it the go signal.

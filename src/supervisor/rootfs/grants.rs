@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -13,10 +12,10 @@ use super::error::GrantError;
 use super::granted::{Granted, Kind, attributes};
 use super::idmapped::{OwnerMaps, SlotIds};
 use super::protect::{self, GuardedPaths};
+use super::slot_mounts::SlotMounts;
 use super::sockets::SocketGrant;
 use model::job::{Access, Workspace};
 use model::receipt::Tier;
-use sys::mount::clone_held;
 
 /// The parts of the host that the cells of a key get in addition to those of their profile.
 #[derive(Debug)]
@@ -34,8 +33,8 @@ pub(crate) struct PathGrant {
     pub kind: Kind,
     /// Files in it that the host obeys, as `main` found them.
     pub guarded: Rc<GuardedPaths>,
-    /// For root, one id-mapped mount per slot, made in the host's namespace. Otherwise empty.
-    pub by_slot: Vec<OwnedFd>,
+    /// Id-mapped mounts for root; otherwise empty.
+    pub by_slot: SlotMounts,
     /// True if cells see an overlay of it: with `run` as root. For a server with 250 slots as many
     /// overlays would add 50 ms to the start and 80 ms to a call. An overlay does not show mounts
     /// below the directory.
@@ -55,9 +54,10 @@ pub(crate) fn grants(
     let mut all: Vec<(&Granted, &Rc<GuardedPaths>)> = granted.iter().zip(guarded).collect();
     all.sort_by_key(|(granted, _)| granted.cell.components().count());
     for (inner, _) in &all {
-        let others = all.iter().rev().filter(|(outer, _)| outer.cell != inner.cell);
-        let mut around = others
-            .filter_map(|(outer, _)| Some((outer, inner.cell.strip_prefix(&outer.cell).ok()?)));
+        let mut around = all.iter().rev().filter_map(|(outer, _)| {
+            let path = below(&inner.cell, &outer.cell)?;
+            (!path.as_os_str().is_empty()).then_some((outer, path))
+        });
         if let Some((nearest, path)) = around.next() {
             check_path(&nearest.host, path, ids)?;
         }
@@ -65,11 +65,18 @@ pub(crate) fn grants(
     let mut maps = OwnerMaps::default();
     let with_pins = |entry: (&Granted, &Rc<GuardedPaths>)| {
         let (outer, guarded) = entry;
-        let within = granted.iter().filter_map(|inner| inner.cell.strip_prefix(&outer.cell).ok());
+        let within = granted.iter().filter_map(|inner| below(&inner.cell, &outer.cell));
         let guarded = guarded.with_pins(within.filter(|path| !path.as_os_str().is_empty()));
         grant(outer, &Rc::new(guarded), ids, &mut maps)
     };
     all.into_iter().map(with_pins).collect()
+}
+
+/// Returns the rest of a path that lies at or below another one.
+fn below<'p>(path: &'p Path, directory: &Path) -> Option<&'p Path> {
+    // Bytes first: taking paths apart is slow, and tool chains make some hundreds of pairs.
+    let is_prefix = path.as_os_str().as_bytes().starts_with(directory.as_os_str().as_bytes());
+    is_prefix.then(|| path.strip_prefix(directory).ok())?
 }
 
 /// Checks the directories on the path to a grant inside another one. A cell could use a link to
@@ -119,16 +126,13 @@ fn grant(
         _ => return Err(GrantError::Special { path: granted.host.clone() }),
     };
     let owner = (status.st_uid, status.st_gid);
-    let by_slot = ids.mounts(|host_id| {
-        let tree = clone_held(&held)?;
-        maps.show_as(&tree, owner, host_id, attributes(granted.access))?;
-        Ok(tree)
-    });
-    let by_slot =
-        by_slot.map_err(|errno| GrantError::IdMapped { path: granted.host.clone(), errno })?;
+    let by_slot = ids
+        .host_ids()
+        .and_then(|ids| SlotMounts::begin(held, owner, attributes(granted.access), ids, maps))
+        .map_err(|errno| GrantError::IdMapped { path: granted.host.clone(), errno })?;
     let is_layer = granted.access == Access::ReadOnly
         && kind == Kind::Directory
-        && by_slot.len() == 1
+        && by_slot.count() == 1
         && !has_mounts_below(&granted.host);
     Ok(PathGrant { granted: granted.clone(), kind, guarded: Rc::clone(guarded), by_slot, is_layer })
 }

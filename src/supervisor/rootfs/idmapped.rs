@@ -1,7 +1,6 @@
 //! Mounts that show files of the host as those of a cell (mount_setattr(2), "ID-mapped mounts").
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -12,7 +11,7 @@ use nix::sys::stat::{Mode, fstat};
 use cell::ids::{cell_id, write_map};
 use cell::slot::Slot;
 use sys::mount::{Reach, clone_held, set_idmap};
-use sys::process::{self, Side};
+use sys::process::{self, Child, Side};
 
 /// Host ids of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,18 +23,15 @@ pub(crate) enum SlotIds {
 }
 
 impl SlotIds {
-    /// Makes one mount per slot, in order; an empty list if all cells share an id.
+    /// Returns the host ids of all slots, in order; an empty list if all cells share an id.
     ///
     /// # Errors
-    /// ERANGE: a slot has no id. Otherwise the errno of `make`.
-    pub(crate) fn mounts(
-        self,
-        mut make: impl FnMut(u32) -> Result<OwnedFd, Errno>,
-    ) -> Result<Vec<OwnedFd>, Errno> {
+    /// ERANGE: a slot has no id.
+    pub(crate) fn host_ids(self) -> Result<Vec<u32>, Errno> {
         let Self::Own { first, slots } = self else { return Ok(Vec::new()) };
         let host_id =
             |slot| cell_id(slot).and_then(|id| first.checked_add(id)).ok_or(Errno::ERANGE);
-        Slot::first(slots).map(|slot| make(host_id(slot)?)).collect()
+        Slot::first(slots).map(host_id).collect()
     }
 }
 
@@ -49,6 +45,19 @@ pub(crate) struct OwnerMaps {
 }
 
 impl OwnerMaps {
+    /// Makes the missing namespaces for `owner` and these host ids.
+    pub(crate) fn prepare(&mut self, owner: (u32, u32), host_ids: &[u32]) -> Result<(), Errno> {
+        if self.owner != owner {
+            self.by_host_id.clear();
+            self.owner = owner;
+        }
+        let is_missing = |host_id: &u32| !self.by_host_id.contains_key(host_id);
+        let missing: Vec<u32> = host_ids.iter().copied().filter(is_missing).collect();
+        let made = mappings(owner, &missing)?;
+        self.by_host_id.extend(missing.into_iter().zip(made));
+        Ok(())
+    }
+
     /// Makes a detached mount show the files of `owner` as those of `host_id`, and sets `attributes` on it.
     pub(crate) fn show_as(
         &mut self,
@@ -57,14 +66,8 @@ impl OwnerMaps {
         host_id: u32,
         attributes: u64,
     ) -> Result<(), Errno> {
-        if self.owner != owner {
-            self.by_host_id.clear();
-            self.owner = owner;
-        }
-        let map = match self.by_host_id.entry(host_id) {
-            Entry::Occupied(namespace) => namespace.into_mut(),
-            Entry::Vacant(entry) => entry.insert(mapping(owner.0, owner.1, host_id)?),
-        };
+        self.prepare(owner, &[host_id])?;
+        let map = self.by_host_id.get(&host_id).ok_or(Errno::ENOENT)?;
         set_idmap(tree, map, attributes, Reach::Recursive)
     }
 }
@@ -80,23 +83,46 @@ pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
     OwnerMaps::default().show_as(&clone_held(held)?, owner, host_id, 0)
 }
 
-/// Makes a user namespace that maps the owner on disk to a host id. Only its descriptor is needed.
-fn mapping(uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
+/// Makes a user namespace for each host id, which maps the owner on disk to it. Only the descriptors are needed.
+///
+/// The processes in them end together: waiting for one after the other would take longer than all the rest.
+fn mappings(owner: (u32, u32), host_ids: &[u32]) -> Result<Vec<OwnedFd>, Errno> {
+    let mut children = Vec::with_capacity(host_ids.len());
+    let mapping = |host_id: &u32| {
+        let child = paused_in_new_namespace()?;
+        let pid = child.pid;
+        children.push(child);
+        hold_mapped(pid, owner, *host_id)
+    };
+    let held: Result<Vec<OwnedFd>, Errno> = host_ids.iter().map(mapping).collect();
+    let killed = children.iter().map(|child| process::signal(&child.pidfd, Signal::SIGKILL));
+    let killed: Vec<Result<(), Errno>> = killed.collect();
+    for (child, killed) in children.iter().zip(killed) {
+        killed?;
+        nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+    }
+    held
+}
+
+/// Clones a process into a new user namespace, where it waits to be killed. If this process ends first, so does the
+/// clone, which has copies of its descriptors.
+fn paused_in_new_namespace() -> Result<Child, Errno> {
+    let parent = nix::unistd::getpid();
     match process::clone3(libc::CLONE_NEWUSER, None)? {
-        Side::Child => loop {
-            // Killed by the parent as soon as the namespace is open.
-            nix::unistd::pause();
-        },
-        Side::Parent(child) => {
-            let held = hold_mapped(child.pid, uid, gid, host_id);
-            process::signal(&child.pidfd, Signal::SIGKILL)?;
-            nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
-            held
+        Side::Parent(child) => Ok(child),
+        Side::Child => {
+            let tied = process::set_death_signal(Signal::SIGKILL);
+            if tied.is_err() || nix::unistd::getppid() != parent {
+                process::exit_now(1);
+            }
+            loop {
+                nix::unistd::pause();
+            }
         }
     }
 }
 
-fn hold_mapped(pid: i32, uid: u32, gid: u32, host_id: u32) -> Result<OwnedFd, Errno> {
+fn hold_mapped(pid: i32, (uid, gid): (u32, u32), host_id: u32) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
     write_map(process.as_fd(), "gid_map", &format!("{gid} {host_id} 1"))?;

@@ -13,6 +13,7 @@ mod own_programs;
 mod placement;
 pub(crate) mod program;
 pub mod protect;
+pub(crate) mod slot_mounts;
 pub(crate) mod sockets;
 pub(crate) mod synthetic;
 pub(crate) mod template;

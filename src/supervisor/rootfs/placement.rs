@@ -23,8 +23,8 @@ use sys::mount::{Filesystem, Reach, attach, attribute, clone_tree, set_attribute
 
 /// Takes copies of the granted directories, before the stage hides any of them.
 pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
-    // The others have id-mapped mounts made by main, which are attached by descriptor.
-    let shared = grants.iter().filter(|grant| grant.by_slot.is_empty());
+    // The others have id-mapped mounts, which are attached by descriptor.
+    let shared = grants.iter().filter(|grant| grant.by_slot.made().is_empty());
     shared.map(|grant| DetachedMount::take_granted(&grant.granted)).collect()
 }
 
@@ -120,12 +120,12 @@ pub(crate) fn place_grants(
     for (index, grant) in granted.iter().enumerate() {
         let cell = &grant.granted.cell;
         grants.add(grant);
-        if grant.by_slot.is_empty() {
+        if grant.by_slot.made().is_empty() {
             grants.guard(&relative(cell), grant)?;
             continue;
         }
         stand_in(&relative(cell), grant.kind).map_err(|error| refused(cell, &error))?;
-        for (mount, slot) in grant.by_slot.iter().zip(Slot::all()) {
+        for (mount, slot) in grant.by_slot.made().iter().zip(Slot::all()) {
             let here = |errno| TemplateError::Path { path: cell.clone(), errno };
             let store_path =
                 make_slot_path(slot, grants.by_slot.len(), grant.kind).map_err(here)?;
@@ -143,7 +143,7 @@ pub(crate) fn place_grants(
         debug_assert_eq!(
             index,
             grants.by_slot.len(),
-            "main prepares all directories of a grant or none"
+            "all directories of a grant have mounts by slot, or none"
         );
         grants.by_slot.push(c_path(cell).during("naming a grant")?);
     }

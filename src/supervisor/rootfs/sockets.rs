@@ -59,7 +59,9 @@ pub(crate) fn grants(
     let mut maps = OwnerMaps::default();
     let grant = |socket: &Socket| {
         let failed = |errno| GrantError::Socket { name: socket.name.clone(), errno };
-        let by_slot = ids.mounts(|host_id| mapped(socket, host_id, &mut maps)).map_err(failed)?;
+        let host_ids = ids.host_ids().map_err(failed)?;
+        let by_slot = host_ids.iter().map(|host_id| mapped(socket, *host_id, &mut maps));
+        let by_slot = by_slot.collect::<Result<Vec<OwnedFd>, Errno>>().map_err(failed)?;
         Ok(SocketGrant { socket: socket.clone(), by_slot })
     };
     taken.map(grant).collect()
