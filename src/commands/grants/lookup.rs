@@ -1,12 +1,13 @@
 //! Resolves the paths that the operator grants. Cells may have made links in them, and may change them meanwhile: each
 //! path is followed once, from one open directory to the next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -102,7 +103,11 @@ struct Link {
 pub(crate) fn resolve_all<'m>(
     requests: &[GrantRequest<'m>],
 ) -> Result<Vec<ResolvedGrant<'m>>, CliError> {
-    let grants = requests.iter().map(|request| resolve(*request));
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
+    let mut walked = Walked::begin().map_err(|errno| {
+        CliError::new(format!("nothing can be granted: {}", errno_text(raw(errno))))
+    })?;
+    let grants = requests.iter().map(|request| resolve(*request, home.as_deref(), &mut walked));
     let grants = grants.collect::<Result<Vec<ResolvedGrant>, CliError>>()?;
     let writable = grants.iter().filter(|grant| grant.request.mount.access != Access::ReadOnly);
     let writable: Vec<FileId> = writable.map(|grant| grant.file).collect();
@@ -123,7 +128,11 @@ pub(crate) fn resolve_all<'m>(
     Ok(grants)
 }
 
-fn resolve(request: GrantRequest) -> Result<ResolvedGrant, CliError> {
+fn resolve<'m>(
+    request: GrantRequest<'m>,
+    home: Option<&Path>,
+    walked: &mut Walked,
+) -> Result<ResolvedGrant<'m>, CliError> {
     let failed = |errno| {
         let reason = match errno == Errno::ESTALE {
             true => "it was replaced while it was looked up".to_owned(),
@@ -132,11 +141,11 @@ fn resolve(request: GrantRequest) -> Result<ResolvedGrant, CliError> {
         CliError::new(format!("{request} cannot be granted: {reason}"))
     };
     let FollowedPath { end, status, host, links } =
-        FollowedPath::follow(&request.mount.host).map_err(failed)?;
-    never_whole(request, &host)?;
+        walked.follow(&request.mount.host).map_err(failed)?;
+    never_whole(request, &host, home)?;
     // The file is still open, so that no other can have its inode.
     let again = open_resolved(&c_path(&host).map_err(failed)?).map_err(failed)?;
-    let file = FileId::of_file(&end).map_err(failed)?;
+    let file = FileId::of_file(&*end).map_err(failed)?;
     if FileId::of_file(&again).map_err(failed)? != file {
         return Err(failed(Errno::ESTALE));
     }
@@ -188,12 +197,11 @@ fn check_mode(
 }
 
 /// Refuses /proc and /sys, which show the processes of the host, and directories that contain the whole home.
-fn never_whole(request: GrantRequest, host: &Path) -> Result<(), CliError> {
+fn never_whole(request: GrantRequest, host: &Path, home: Option<&Path>) -> Result<(), CliError> {
     if ["/proc", "/sys"].iter().any(|directory| host.starts_with(directory)) {
         return Err(CliError::new(format!("{request} shows the processes of the host"))
             .with_hint("each cell has its own /proc; copy what else is needed to a file"));
     }
-    let home = accounts::home().and_then(|home| home.canonicalize().ok());
     if home.is_some_and(|home| home.starts_with(host)) || host == Path::new("/") {
         return Err(CliError::new(format!("{request} is never granted as a whole"))
             .with_hint("grant the one directory that is needed"));
@@ -255,36 +263,67 @@ impl Link {
 /// A path that was followed to its end.
 struct FollowedPath {
     /// The file at the end.
-    end: OwnedFd,
+    end: Rc<OwnedFd>,
     status: FileStat,
     /// Path without links.
     host: PathBuf,
     links: Vec<Link>,
 }
 
-impl FollowedPath {
+/// The root directory, and the directories on the way of paths that were followed, by their paths without links. Grants
+/// of tool chains have most of their directories in common.
+struct Walked {
+    root: Rc<OwnedFd>,
+    root_id: FileId,
+    directories: BTreeMap<OsString, (Rc<OwnedFd>, FileStat)>,
+}
+
+impl Walked {
+    fn begin() -> Result<Self, Errno> {
+        let root = open_resolved(c"/")?;
+        let root_id = FileId::of_file(&root)?;
+        Ok(Self { root: Rc::new(root), root_id, directories: BTreeMap::new() })
+    }
+
+    /// Opens the name `name` in a directory, whose path with the name is `path`, unless that was done before.
+    fn open(
+        &mut self,
+        directory: &OwnedFd,
+        name: &OsStr,
+        path: &Path,
+    ) -> Result<(Rc<OwnedFd>, FileStat), Errno> {
+        if let Some((held, status)) = self.directories.get(path.as_os_str()) {
+            return Ok((Rc::clone(held), *status));
+        }
+        let held = Rc::new(open_name(directory, name)?);
+        let status = fstat(&held)?;
+        if is(&status, libc::S_IFDIR) && name != ".." {
+            self.directories.insert(path.as_os_str().to_owned(), (Rc::clone(&held), status));
+        }
+        Ok((held, status))
+    }
+
     /// Follows an absolute path, name by name, each from an open directory.
-    fn follow(path: &Path) -> Result<Self, Errno> {
+    fn follow(&mut self, path: &Path) -> Result<FollowedPath, Errno> {
         let mut remaining: VecDeque<OsString> = names(path).collect();
         let mut host = PathBuf::from("/");
-        let mut end = open_resolved(c"/")?;
-        let mut above = vec![FileId::of_file(&end)?];
+        let mut end = Rc::clone(&self.root);
+        let mut above = vec![self.root_id];
         let mut links = Vec::new();
         while let Some(name) = remaining.pop_front() {
-            let next = open_name(&end, &name)?;
-            let status = fstat(&next)?;
+            let path = host.join(&name);
+            let (next, status) = self.open(&end, &name, &path)?;
             if is(&status, libc::S_IFLNK) {
                 let mut buffer = [0; LINK_BUFFER];
                 let text = lookup::read_link(&next, c"", &mut buffer)?;
                 let text = Path::new(OsStr::from_bytes(text));
-                let path = host.join(&name);
                 links.push(Link { path, owner: status.st_uid, above: above.clone() });
                 if links.len() > MAX_LINKS {
                     return Err(Errno::ELOOP);
                 }
                 if text.is_absolute() {
                     host = PathBuf::from("/");
-                    end = open_resolved(c"/")?;
+                    end = Rc::clone(&self.root);
                     above.truncate(1);
                 }
                 names(text).rev().for_each(|name| remaining.push_front(name));
@@ -295,12 +334,12 @@ impl FollowedPath {
                 host.pop();
                 above.truncate(above.len().saturating_sub(1).max(1));
             } else {
-                host.push(&name);
+                host = path;
                 above.push(FileId::from(&status));
             }
         }
         let status = fstat(&end)?;
-        Ok(Self { end, status, host, links })
+        Ok(FollowedPath { end, status, host, links })
     }
 }
 
@@ -329,7 +368,7 @@ mod tests {
     use super::*;
 
     fn links_of(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-        let followed = FollowedPath::follow(path)?;
+        let followed = Walked::begin()?.follow(path)?;
         assert_eq!(followed.host, path.canonicalize()?);
         Ok(followed.links.into_iter().map(|link| link.path).collect())
     }

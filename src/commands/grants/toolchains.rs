@@ -1,9 +1,10 @@
 //! Finds the tool chains of the operator's home, which are granted read-only in addition to a workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use glob::Pattern;
 
@@ -63,14 +64,18 @@ impl FoundToolchains {
 
     fn find(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
         let mut found = Self::default();
+        let mut files = HostFiles::default();
+        let taken: Vec<Taken> = granted.iter().map(Taken::new).collect();
         for toolchain in wanted {
-            let secrets: Vec<PathBuf> =
-                toolchain.credentials.iter().flat_map(|pattern| matching(pattern, home)).collect();
+            let mut all =
+                |rows: &[&str]| rows.iter().flat_map(|row| files.matching(row, home)).collect();
+            let secrets: Vec<PathBuf> = all(toolchain.credentials);
+            let hosts: Vec<PathBuf> = all(toolchain.paths);
             let mut mounts = Vec::new();
-            for host in toolchain.paths.iter().flat_map(|path| matching(path, home)) {
+            for host in hosts {
                 match secrets.iter().find(|secret| secret.starts_with(&host)) {
                     Some(secret) => found.withheld.push((host, secret.clone())),
-                    None => mounts.extend(grant(host, home, granted)),
+                    None => mounts.extend(grant(host, home, &taken)),
                 }
             }
             if mounts.is_empty() {
@@ -89,7 +94,7 @@ impl FoundToolchains {
                 }
             }
         }
-        if let Some(path) = found.path(path, home) {
+        if let Some(path) = found.path(path, home, &mut files) {
             found.env.insert("PATH".to_owned(), path);
         }
         found.mounts.extend(workspace_at_host_path(granted, &found.mounts));
@@ -99,14 +104,15 @@ impl FoundToolchains {
     /// Returns the PATH of cells: directories of the operator's PATH that lie in granted tool chains, then the usual PATH.
     /// If there are no such directories, the operator's shell has not chosen versions. Then the directories of granted
     /// programs come last, so that they replace no program of the system.
-    fn path(&self, path: &OsStr, home: &Path) -> Option<String> {
+    fn path(&self, path: &OsStr, home: &Path, files: &mut HostFiles) -> Option<String> {
         let chosen = self.shown(std::env::split_paths(path));
         if !chosen.is_empty() {
             return Some(format!("{}:{PATH}", chosen.join(":")));
         }
         let rows = PROGRAMS.iter().flat_map(|row| alternatives(row));
         let latest = rows.filter_map(|row| {
-            matching_one(&row, home).into_iter().max_by_key(|path| numbers(path.as_os_str()))
+            let found = files.matching_one(&row, home).into_iter();
+            found.max_by_key(|path| numbers(path.as_os_str()))
         });
         let others = self.shown(latest);
         (!others.is_empty()).then(|| format!("{PATH}:{}", others.join(":")))
@@ -141,39 +147,68 @@ fn numbers(path: &OsStr) -> Vec<u64> {
     digits.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse().ok()).collect()
 }
 
-/// Returns the existing paths that a row of the table matches.
-fn matching(row: &str, home: &Path) -> Vec<PathBuf> {
-    alternatives(row).iter().flat_map(|path| matching_one(path, home)).collect()
+/// Files of the host that rows of the table name, each looked up once: most rows begin with the same directories, and most
+/// of these are missing.
+#[derive(Debug, Default)]
+struct HostFiles {
+    exist: BTreeMap<OsString, bool>,
+    entries: BTreeMap<OsString, Rc<[OsString]>>,
 }
 
-fn matching_one(row: &str, home: &Path) -> Vec<PathBuf> {
-    // The home is not a pattern, even with a `*` in its name.
-    let (start, below) = match row.strip_prefix("~/") {
-        Some(below) => (home, below),
-        None => (Path::new("/"), row.trim_start_matches('/')),
-    };
-    let mut paths = vec![start.to_owned()];
-    for part in below.split('/') {
-        paths = match part.contains(['*', '[']) {
-            true => paths.iter().flat_map(|parent| entries_like(parent, part)).collect(),
-            false => paths.iter().map(|parent| parent.join(part)).collect(),
-        };
+impl HostFiles {
+    /// Returns the existing paths that a row of the table matches.
+    fn matching(&mut self, row: &str, home: &Path) -> Vec<PathBuf> {
+        let mut all = Vec::new();
+        for path in alternatives(row) {
+            all.extend(self.matching_one(&path, home));
+        }
+        all
     }
-    paths.retain(|path| path.exists());
-    paths
-}
 
-/// Returns the entries of a directory whose names match a pattern.
-fn entries_like(directory: &Path, pattern: &str) -> Vec<PathBuf> {
-    // Cells could not read a directory either that cannot be read here.
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let fits = |name: &OsStr| name.to_str().is_some_and(|name| is_like(name, pattern));
-    entries.filter(|entry| fits(&entry.file_name())).map(|entry| entry.path()).collect()
-}
+    fn matching_one(&mut self, row: &str, home: &Path) -> Vec<PathBuf> {
+        // The home is not a pattern, even with a `*` in its name.
+        let (start, below) = match row.strip_prefix("~/") {
+            Some(below) => (home, below),
+            None => (Path::new("/"), row.trim_start_matches('/')),
+        };
+        let mut paths = vec![start.to_owned()];
+        for part in below.split('/') {
+            paths = match part.contains(['*', '[']) {
+                true => paths.iter().flat_map(|parent| self.entries_like(parent, part)).collect(),
+                false => paths.iter().map(|parent| parent.join(part)).collect(),
+            };
+            paths.retain(|path| self.exists(path));
+        }
+        paths
+    }
 
-/// Returns true if a name matches a pattern.
-fn is_like(name: &str, pattern: &str) -> bool {
-    Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name))
+    fn exists(&mut self, path: &Path) -> bool {
+        if let Some(exists) = self.exist.get(path.as_os_str()) {
+            return *exists;
+        }
+        let exists = path.exists();
+        self.exist.insert(path.as_os_str().to_owned(), exists);
+        exists
+    }
+
+    /// Returns the entries of a directory whose names match a pattern.
+    fn entries_like(&mut self, directory: &Path, pattern: &str) -> Vec<PathBuf> {
+        let Ok(pattern) = Pattern::new(pattern) else { return Vec::new() };
+        let fits = |name: &&OsString| name.to_str().is_some_and(|name| pattern.matches(name));
+        let entries = self.entries(directory);
+        entries.iter().filter(fits).map(|name| directory.join(name)).collect()
+    }
+
+    fn entries(&mut self, directory: &Path) -> Rc<[OsString]> {
+        if let Some(entries) = self.entries.get(directory.as_os_str()) {
+            return Rc::clone(entries);
+        }
+        // Cells could not read a directory either that cannot be read here.
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let entries: Rc<[OsString]> = entries.map(|entry| entry.file_name()).collect();
+        self.entries.insert(directory.as_os_str().to_owned(), Rc::clone(&entries));
+        entries
+    }
 }
 
 /// Replaces `~` in the path of a row.
@@ -184,19 +219,30 @@ fn expanded(path: &str, home: &Path) -> PathBuf {
     }
 }
 
+/// A grant of the operator, with the path of its host directory without links.
+#[derive(Debug)]
+struct Taken<'m> {
+    host: PathBuf,
+    cell: &'m Path,
+}
+
+impl<'m> Taken<'m> {
+    fn new(mount: &'m MountRequest) -> Self {
+        let host = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());
+        Self { host, cell: &mount.cell }
+    }
+}
+
 /// Returns the grant of a path of a row. The target of a link must end with the names of the path, so that
 /// `~/.cargo/registry` is never `~/.ssh`.
-fn grant(path: PathBuf, home: &Path, granted: &[MountRequest]) -> Option<MountRequest> {
+fn grant(path: PathBuf, home: &Path, taken: &[Taken]) -> Option<MountRequest> {
     let host = path.canonicalize().ok()?;
     let is_same = match path.strip_prefix(home) {
         Ok(below) => host.ends_with(below),
         Err(_) => host == path,
     };
-    let overlaps = |mount: &MountRequest| {
-        let other = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());
-        other.starts_with(&host) || host.starts_with(&other) || touches(&mount.cell, &path)
-    };
-    let fits = is_same && is_shown(&path) && !granted.iter().any(overlaps);
+    let overlaps = |other: &Taken| touches(&other.host, &host) || touches(other.cell, &path);
+    let fits = is_same && is_shown(&path) && !taken.iter().any(overlaps);
     fits.then_some(MountRequest { host, cell: path, access: Access::ReadOnly })
 }
 
@@ -234,6 +280,10 @@ fn workspace_at_host_path(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_like(name: &str, pattern: &str) -> bool {
+        Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name))
+    }
 
     #[test]
     fn only_a_star_matches_any_text() {
