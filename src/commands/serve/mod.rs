@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -270,8 +271,6 @@ fn follow(offer: &Offer, watched: Option<OwnedFd>) -> Option<JoinHandle<()>> {
 
 /// Serves at each door: standard input and output, a listener, or both. The end of standard input ends its own door
 /// only, where there is another.
-///
-/// Each door's future is boxed: those of doors that are not open would be moved, and their pages touched, at each start.
 async fn doors(
     executor: Arc<Executor>,
     offer: Offer,
@@ -281,49 +280,60 @@ async fn doors(
 ) -> Result<(), ServeError> {
     let ends = Ends::default();
     let watch = Watch::begin(&ends, gone)?;
-    let local = streams.map(|streams| {
-        let (reader, writer) = streams.opened();
-        let ends = match http.is_some() || tcp.is_some() {
-            true => ends.of_a_connection(reader.quiet()),
-            false => Ends { quiet: reader.quiet(), ..ends.clone() },
-        };
-        let backend = executor.scope(Principal::local());
-        Box::pin(serve::streams((backend, offer.clone()), reader, writer, ends))
-    });
-    let lines = tcp.map(|listener| {
-        Box::pin(http::tcp::serve(listener, Arc::clone(&executor), offer.clone(), ends.clone()))
-    });
-    let listened = http.map(|Opened { access, listener, tls, limits, memory, run_root }| {
-        let secret = RemoteSecret::of(&offer).map(Arc::new);
-        let executor = Arc::clone(&executor);
-        let kill = ends.kill.clone();
-        let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
-        Box::pin(http::serve::serve(
-            Front { handlers, access, listener, tls, limits },
-            ends.clone(),
-        ))
-    });
-    let local = async {
-        match local {
-            Some(local) => local.await,
-            None => Ok(()),
-        }
+    let is_only = http.is_none() && tcp.is_none();
+    let local = streams.map(|streams| streams_door(streams, &executor, &offer, &ends, is_only));
+    let lines = tcp.map(|listener| lines_door(listener, &executor, &offer, &ends));
+    let listened = http.map(|opened| http_door(opened, executor, offer, &ends));
+    let served = async |door: Option<Door>| match door {
+        Some(door) => door.await,
+        None => Ok(()),
     };
-    let listened = async {
-        match listened {
-            Some(listened) => listened.await.map_err(ServeError::Listener),
-            None => Ok(()),
-        }
-    };
-    let lines = async {
-        match lines {
-            Some(lines) => lines.await.map_err(ServeError::Listener),
-            None => Ok(()),
-        }
-    };
-    let (local, listened, lines) = tokio::join!(local, listened, lines);
+    let (local, listened, lines) = tokio::join!(served(local), served(listened), served(lines));
     drop(watch);
     local.and(listened).and(lines)
+}
+
+/// A door that is served. It is behind a pointer, and each kind is made in a function that is never inlined: the stack
+/// of a start would otherwise have room for all of them, some hundred kilobytes whose pages are touched.
+type Door = Pin<Box<dyn Future<Output = Result<(), ServeError>>>>;
+
+#[inline(never)]
+fn streams_door(
+    streams: Streams,
+    executor: &Arc<Executor>,
+    offer: &Offer,
+    ends: &Ends,
+    is_only: bool,
+) -> Door {
+    let (reader, writer) = streams.opened();
+    let ends = match is_only {
+        false => ends.of_a_connection(reader.quiet()),
+        true => Ends { quiet: reader.quiet(), ..ends.clone() },
+    };
+    let backend = executor.scope(Principal::local());
+    Box::pin(serve::streams((backend, offer.clone()), reader, writer, ends))
+}
+
+#[inline(never)]
+fn lines_door(
+    listener: LineListener,
+    executor: &Arc<Executor>,
+    offer: &Offer,
+    ends: &Ends,
+) -> Door {
+    let served = http::tcp::serve(listener, Arc::clone(executor), offer.clone(), ends.clone());
+    Box::pin(async { served.await.map_err(ServeError::Listener) })
+}
+
+#[inline(never)]
+fn http_door(opened: Opened, executor: Arc<Executor>, offer: Offer, ends: &Ends) -> Door {
+    let Opened { access, listener, tls, limits, memory, run_root } = opened;
+    let secret = RemoteSecret::of(&offer).map(Arc::new);
+    let kill = ends.kill.clone();
+    let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
+    let front = Front { handlers, access, listener, tls, limits };
+    let served = http::serve::serve(front, ends.clone());
+    Box::pin(async { served.await.map_err(ServeError::Listener) })
 }
 
 /// Reads the project that is to be served, and says on standard error what of it is not.
