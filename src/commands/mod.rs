@@ -13,7 +13,7 @@ pub mod doctor;
 pub mod error;
 pub mod exit;
 mod format;
-mod grants;
+pub mod grants;
 pub mod launch;
 mod lazy_arguments;
 pub mod learn;
@@ -68,7 +68,7 @@ pub enum Command {
     /// Run a program in a fresh cell
     Run(LazyArguments<run::arguments::RunArguments>),
     /// Serve MCP on standard input and output
-    Serve(LazyArguments<serve::ServeArguments>),
+    Serve(LazyArguments<serve::arguments::ServeArguments>),
     /// Evaluate an expression with bc, in a cell
     Calc(LazyArguments<calc::CalcArguments>),
     /// Add the server to the configuration of a client, with this project's directory as workspace

@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 
 use super::layer::{LayerCheck, LayerState, PROFILE, ProbeResult, missing, ok};
 use crate::commands::error::CliError;
-use crate::commands::{settings, start};
+use crate::commands::settings::Settings;
+use crate::commands::start;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{JobMode, ProfileName, SessionId, StartDirectory, Within, Workspace};
@@ -12,7 +13,7 @@ use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
 use model::wire::Ready;
-use policy::Grant;
+use policy::{Grant, Policy};
 use profile::Profiles;
 use service::shell::BashArgs;
 
@@ -72,7 +73,7 @@ fn is_default(name: &ProfileName) -> bool {
 }
 
 /// Prepares a trial of each profile that there is, and of a session.
-pub(super) fn prepare(settings: &settings::Settings, profiles: &[ProfileName]) -> Vec<Trial> {
+pub(super) fn prepare(settings: &Settings, profiles: &[ProfileName]) -> Vec<Trial> {
     let trial = |name: &ProfileName| {
         let default = DEFAULTS.iter().find(|(default, ..)| name.as_str() == *default);
         match default {
@@ -84,7 +85,7 @@ pub(super) fn prepare(settings: &settings::Settings, profiles: &[ProfileName]) -
 }
 
 fn prepare_profile(
-    settings: &settings::Settings,
+    settings: &Settings,
     name: &ProfileName,
     argv: &[&str],
     input: &str,
@@ -101,17 +102,17 @@ fn prepare_profile(
         only: None,
         correlation: None,
     };
-    let grant = settings::operator_grant(settings, name, call, Workspace::Fresh).ok()?;
+    let grant = Policy::operator(call, settings.profile(name).ok()?, Workspace::Fresh);
     let kind = if argv == [NO_PROGRAM] { TrialKind::Cell } else { TrialKind::Program };
     Some(Trial { layer: format!("{PROFILE}{}", name.as_str()), grant, kind })
 }
 
 /// Prepares a command in a session of the default shell.
-fn prepare_session(settings: &settings::Settings) -> Option<Trial> {
+fn prepare_session(settings: &Settings) -> Option<Trial> {
     let arguments = BashArgs { command: "true".to_owned(), ..BashArgs::default() };
     let call = service::shell::bash(arguments).ok()?;
     let name = ProfileName::new("bash")?;
-    let grant = settings::operator_grant(settings, &name, call, Workspace::Fresh).ok()?;
+    let grant = Policy::operator(call, settings.profile(&name).ok()?, Workspace::Fresh);
     Some(Trial { layer: SESSION.to_owned(), grant, kind: TrialKind::Session })
 }
 

@@ -34,7 +34,7 @@ use self::table::CellFacts;
 use super::error::{CliError, print_out};
 use super::terminal::colour::Colour;
 use super::{launch, settings};
-use supervisor::ScopeWish;
+use supervisor::{OwnIds, ScopeWish};
 
 /// Layer of the supervisor, listed only if it does not start.
 const SUPERVISOR: &str = "supervisor";
@@ -85,20 +85,21 @@ pub fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8, CliErr
 /// # Errors
 /// A broken configuration, or a machine on which not even the probing works.
 fn probe(config_directory: Option<&Path>) -> Result<Report, CliError> {
-    let settings = settings::load(config_directory)?;
+    let mut settings = settings::load(config_directory)?;
     let machine = Machine::examine(&settings)?;
     let platform = machine.platform;
     let mut layers = table::host(&machine);
     // A policy need not use the default profiles; they are tried all the same.
     let profiles = cells::profiles(&settings.loaded.profiles);
-    let settings = settings::with_profiles(settings, &profiles);
+    settings.add_profiles(&profiles);
     // No program can be started once this process is confined.
     let granted_directory = granted_directory::probe(config_directory);
     // A server asks for a scope in the same way, and has sessions.
-    let settings = settings.with_a_session().scoped(ScopeWish::Needed);
+    settings.sessions = 1;
+    let mut settings = settings.scoped(ScopeWish::Needed);
     let trials = cells::prepare(&settings, &profiles);
     // A server gives cells other ids than the operator's. Commands that make one call do not spend the time for that.
-    let settings = settings.with_own_ids();
+    settings.own_ids = OwnIds::Wanted;
     let scope_rule = settings.loaded.config.scope.value;
     let max_cells = u16::try_from(settings.loaded.config.cells.value).unwrap_or(u16::MAX);
     let own_ids = OwnIdFacts::read(max_cells);

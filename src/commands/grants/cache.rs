@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
@@ -23,15 +22,12 @@ use sha2::{Digest, Sha256};
 use super::cache_upkeep::{
     CacheUpkeep, DIRECTORY, Measured, Unmeasured, lock_name, owned, put_away,
 };
-use crate::commands::run::arguments::MountRequest;
+use super::request::{MountRequest, WORKSPACE};
 use cell::mediate::names::CACHES;
 use cell::removal::open_with_access;
 use cell::{c_path, errno_of};
-use config::server::Config;
 use model::accounts;
 use model::job::Access;
-use model::receipt::Tier;
-use profile::toolchains::ToolchainChoice;
 
 /// Path of the cache in a cell.
 const CELL_PATH: &str = "/cache";
@@ -67,35 +63,24 @@ const MAVEN_REPOSITORY: &str = ".m2/repository";
 /// Directory of Gradle in the cache, and the directory in it where cells see the host's distributions.
 const GRADLE: [&str; 2] = ["gradle", "wrapper"];
 
-/// A cache with a lock, so that it is not emptied before this process ends.
+/// A cache that is locked, so that it is not emptied before this process ends.
 #[derive(Debug)]
 pub(crate) struct WorkspaceCache {
     pub mounts: Vec<MountRequest>,
     pub env: BTreeMap<String, String>,
     /// Measuring and removing that is due.
     pub upkeep: Option<CacheUpkeep>,
-    /// Not unlocked when dropped: the filter of the confined process refuses flock(2).
-    _lock: ManuallyDrop<Flock<File>>,
 }
 
 impl WorkspaceCache {
-    /// Makes the cache of the workspace among `mounts`, if cells may write to it and have tool chains by the choice
-    /// that was typed, or else by the configuration.
-    pub(crate) fn prepare(
-        typed: Option<&ToolchainChoice>,
-        config: &Config,
-        mounts: &[MountRequest],
-        tier: Option<Tier>,
-    ) -> Option<Self> {
-        let choice = typed.unwrap_or(&config.toolchains.value);
-        let max_bytes = config.cache.value;
+    /// Makes the cache of the workspace among `mounts`, if cells may write to it.
+    pub(crate) fn prepare(max_bytes: u64, mounts: &[MountRequest]) -> Option<Self> {
         let is_workspace = |mount: &&MountRequest| {
-            mount.cell == Path::new("/workspace") && mount.access != Access::ReadOnly
+            mount.cell == Path::new(WORKSPACE) && mount.access != Access::ReadOnly
         };
         let workspace = mounts.iter().find(is_workspace)?;
         let is_taken = mounts.iter().any(|mount| mount.cell.starts_with(CELL_PATH));
-        let is_bare = tier == Some(Tier::Bare);
-        if is_bare || max_bytes == 0 || is_taken || *choice == ToolchainChoice::None {
+        if max_bytes == 0 || is_taken {
             return None;
         }
         let workspace = workspace.host.canonicalize().ok()?;
@@ -161,7 +146,9 @@ impl WorkspaceCache {
             mounts.push(MountRequest { cell, ..wrapper.clone() });
         }
         let upkeep = CacheUpkeep::due(&directory, caches, unmeasured);
-        Ok(Self { mounts, env, upkeep, _lock: ManuallyDrop::new(lock) })
+        // Never dropped: the filter of the confined process refuses flock(2), by which a drop unlocks.
+        std::mem::forget(lock);
+        Ok(Self { mounts, env, upkeep })
     }
 }
 

@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
+use crate::commands::settings::Settings;
 use model::accounts;
+use model::job::Access;
 use model::profile::GitIdentity;
+use supervisor::Granted;
 use supervisor::protect::grammar::{self, WrittenSetting};
 
 /// Depth to which git follows includes (config.c: MAX_INCLUDE_DEPTH).
@@ -19,10 +22,27 @@ const MAX_FILES: usize = 64;
 /// Maximum bytes of a file that is read; git's files have a few kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
+/// Gives cells the operator's identity for commits, if a directory that they may write to is a repository.
+pub(super) fn grant(settings: &mut Settings) {
+    if !settings.loaded.config.git_identity.value {
+        return;
+    }
+    let is_repository = |granted: &&Granted| {
+        granted.access != Access::ReadOnly && granted.host.join(".git").is_dir()
+    };
+    let repository = settings.granted.iter().flatten().find(is_repository);
+    let Some(identity) = repository.and_then(|granted| read(&granted.host)) else { return };
+    for profile in settings.profiles.iter_mut().filter(|profile| profile.workspace) {
+        profile.git_identity = Some(identity.clone());
+        // A git that is not the distribution's has another default path.
+        profile.env.insert("GIT_CONFIG_SYSTEM".to_owned(), "/etc/gitconfig".to_owned());
+    }
+}
+
 /// Returns the identity that git would use for a commit in a repository, without the repository's settings. `None` if no
 /// file sets one, or if it depends on a condition that is not understood here: a commit with a wrong address is worse
 /// than a commit that git refuses.
-pub(crate) fn read(repository: &Path) -> Option<GitIdentity> {
+fn read(repository: &Path) -> Option<GitIdentity> {
     let mut reading = Reading {
         git: repository.join(".git"),
         home: accounts::home(),

@@ -14,16 +14,20 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{AccessFlags, faccessat};
 
+use super::config_paths::{self, Exposure, HostTree};
+use super::request::{MountRequest, WORKSPACE};
+use super::tier;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
-use crate::commands::run::arguments::MountRequest;
+use crate::commands::settings::Settings;
 use cell::c_path;
 use cell::mediate::names;
 use cell::report::raw;
+use config::HostContext;
 use model::accounts;
 use model::job::Access;
-use model::outcome::errno_text;
-use supervisor::FileId;
+use model::outcome::{errno_text, in_words};
+use supervisor::{FileId, Granted};
 use sys::lookup::{self, Follow};
 use sys::mount::open_resolved;
 
@@ -34,7 +38,7 @@ const LINK_BUFFER: usize = 4097;
 
 /// The flag of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flag {
+enum Flag {
     Workspace,
     Ro,
     Rw,
@@ -44,14 +48,14 @@ pub(crate) enum Flag {
 
 /// A grant that the operator asks for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GrantRequest<'m> {
+struct PathRequest<'m> {
     pub flag: Flag,
     pub mount: &'m MountRequest,
 }
 
-impl<'m> GrantRequest<'m> {
+impl<'m> PathRequest<'m> {
     /// Returns the request of a path other than the workspace of a server.
-    pub(crate) fn by_access(mount: &'m MountRequest) -> Self {
+    fn by_access(mount: &'m MountRequest) -> Self {
         let flag = match mount.access {
             Access::ReadOnly => Flag::Ro,
             Access::ReadWrite | Access::Unguarded => Flag::Rw,
@@ -62,7 +66,7 @@ impl<'m> GrantRequest<'m> {
 }
 
 /// Shows the flag with its path.
-impl fmt::Display for GrantRequest<'_> {
+impl fmt::Display for PathRequest<'_> {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
         let flag = match self.flag {
             Flag::Workspace => "--workspace",
@@ -76,8 +80,8 @@ impl fmt::Display for GrantRequest<'_> {
 
 /// A grant whose path was resolved.
 #[derive(Debug)]
-pub(crate) struct ResolvedGrant<'m> {
-    pub request: GrantRequest<'m>,
+struct ResolvedGrant<'m> {
+    pub request: PathRequest<'m>,
     /// Path without links.
     pub host: PathBuf,
     pub file: FileId,
@@ -94,15 +98,79 @@ struct Link {
     above: Vec<FileId>,
 }
 
+/// Resolves and checks the paths that cells are to have. The first of a server is its workspace.
+///
+/// # Errors
+/// A path that does not exist, or one that is never granted.
+pub(crate) fn grant_all(
+    settings: &Settings,
+    mounts: &[MountRequest],
+    is_server: bool,
+) -> Result<Vec<Granted>, CliError> {
+    let mut requests: Vec<PathRequest> = mounts.iter().map(PathRequest::by_access).collect();
+    if let Some(first) = requests.first_mut().filter(|_| is_server) {
+        first.flag = Flag::Workspace;
+    }
+    let names = &settings.loaded.config.guard_names.value;
+    let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
+    let mut all = Vec::new();
+    for grant in resolve_all(&requests)? {
+        let PathRequest { flag, mount } = grant.request;
+        if flag != Flag::Ro {
+            check_writable(settings, &grant)?;
+        }
+        let MountRequest { cell, access, .. } = mount.clone();
+        let also = Rc::clone(&also);
+        let granted = Granted { host: grant.host, file: grant.file, cell, access, also };
+        all.push(match flag {
+            Flag::Workspace => tier::workspace(settings.tier, granted)?,
+            Flag::Ro | Flag::Rw | Flag::Cache => tier::granted(settings.tier, granted)?,
+        });
+    }
+    Ok(all)
+}
+
+/// Checks a directory that cells may write to: it must not contain the configuration of cofferdam itself.
+fn check_writable(settings: &Settings, grant: &ResolvedGrant<'_>) -> Result<(), CliError> {
+    let bad = |fault: &str| CliError::new(format!("{} {fault}", grant.request));
+    if !grant.is_directory {
+        return Err(bad("is not a directory").with_hint("grant the directory it is in"));
+    }
+    let tree =
+        HostTree::examine(&grant.host).map_err(|error| bad(&in_words(&error).to_string()))?;
+    match tree.reaches(&configuration_paths(settings)) {
+        None => Ok(()),
+        Some((path, Exposure::Through)) => {
+            let path = path.display();
+            Err(bad("holds cofferdam's own configuration").with_hint(format!(
+                "an agent must not be able to change its own limits, and `{path}` leads there"
+            )))
+        }
+        Some((path, Exposure::Linked)) => {
+            let path = path.display();
+            Err(bad("may hold cofferdam's own configuration").with_hint(format!(
+                "`{path}` has another name as well (a hard link): put a copy in its place"
+            )))
+        }
+    }
+}
+
+/// Returns every path that configures cofferdam now, or would if it were created.
+fn configuration_paths(settings: &Settings) -> Vec<PathBuf> {
+    let Settings { loaded, named_configuration, .. } = settings;
+    let in_force = loaded.origin.directory().map(Path::to_owned);
+    let log = loaded.config.audit_file.value.clone();
+    let named = named_configuration.iter().cloned().chain(in_force).chain(log).collect();
+    config_paths::all(named, &HostContext::of_this_process())
+}
+
 /// Resolves each grant and checks the links in its path. A link in a directory that cells can write to is refused: a cell
 /// of an earlier start may have made it. Other links of the user are reported, since an earlier start may have granted
 /// their directory.
 ///
 /// # Errors
 /// The grant, and the reason: the link and its target, a path that is never granted, or a path that is missing.
-pub(crate) fn resolve_all<'m>(
-    requests: &[GrantRequest<'m>],
-) -> Result<Vec<ResolvedGrant<'m>>, CliError> {
+fn resolve_all<'m>(requests: &[PathRequest<'m>]) -> Result<Vec<ResolvedGrant<'m>>, CliError> {
     let home = accounts::home().and_then(|home| home.canonicalize().ok());
     let mut walked = Walked::begin().map_err(|errno| {
         CliError::new(format!("nothing can be granted: {}", errno_text(raw(errno))))
@@ -129,7 +197,7 @@ pub(crate) fn resolve_all<'m>(
 }
 
 fn resolve<'m>(
-    request: GrantRequest<'m>,
+    request: PathRequest<'m>,
     home: Option<&Path>,
     walked: &mut Walked,
 ) -> Result<ResolvedGrant<'m>, CliError> {
@@ -159,7 +227,7 @@ fn resolve<'m>(
 /// Refuses a directory that cells cannot use, since its mode excludes the user that they run as. A cell may have changed
 /// the mode of its workspace.
 fn check_mode(
-    request: GrantRequest,
+    request: PathRequest,
     host: &Path,
     directory: &OwnedFd,
     status: &FileStat,
@@ -185,7 +253,7 @@ fn check_mode(
     if is_usable {
         return Ok(());
     }
-    let what = match request.mount.cell == Path::new("/workspace") {
+    let what = match request.mount.cell == Path::new(WORKSPACE) {
         true => "the workspace's mode".to_owned(),
         false => format!("{request}: its mode"),
     };
@@ -197,7 +265,7 @@ fn check_mode(
 }
 
 /// Refuses /proc and /sys, which show the processes of the host, and directories that contain the whole home.
-fn never_whole(request: GrantRequest, host: &Path, home: Option<&Path>) -> Result<(), CliError> {
+fn never_whole(request: PathRequest, host: &Path, home: Option<&Path>) -> Result<(), CliError> {
     if ["/proc", "/sys"].iter().any(|directory| host.starts_with(directory)) {
         return Err(CliError::new(format!("{request} shows the processes of the host"))
             .with_hint("each cell has its own /proc; copy what else is needed to a file"));

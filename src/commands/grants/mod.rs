@@ -1,11 +1,174 @@
 //! What the operator grants to cells: paths, tool chains, a cache, sockets and an identity for commits.
+//!
+//! [`request`] has what is asked for, as typed and as checked. [`GrantPlan::resolve`] looks it up on the host and puts
+//! it in force, for every command that grants something.
 
 pub(crate) mod cache;
 pub(crate) mod cache_upkeep;
 pub(crate) mod config_paths;
-pub(crate) mod git_identity;
+mod git_identity;
 pub(crate) mod host_programs;
-pub(crate) mod lookup;
+mod lookup;
+pub mod request;
 pub(crate) mod sockets;
 pub(crate) mod tier;
 pub(crate) mod toolchains;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::commands::error::CliError;
+use crate::commands::settings::Settings;
+use cache::WorkspaceCache;
+use model::job::{Access, GrantId, Workspace};
+use model::outcome::in_words;
+use model::profile::{HostPath, PATH, PathKind, Presence, SCRIPT_PROGRAMS};
+use model::receipt::Tier;
+use profile::toolchains::ToolchainChoice;
+use request::{GrantRequest, GrantsFor};
+use supervisor::Granted;
+use toolchains::FoundToolchains;
+
+/// Grants in force: every path was looked up, and every socket is open.
+#[derive(Debug)]
+pub struct GrantPlan {
+    /// Configuration with the grants, for the supervisor and the front end.
+    pub settings: Settings,
+    /// Workspace of each call.
+    pub workspace: Workspace,
+}
+
+impl GrantPlan {
+    /// Looks up what is requested, and adds it to the configuration. Adds too what is granted without a flag, except
+    /// for a call whose refusals are learnt: tool chains, the workspace's cache, the operator's identity for commits and
+    /// configured sockets.
+    ///
+    /// # Errors
+    /// A path, a socket or a profile that is unknown or that is never granted.
+    pub(super) fn resolve(
+        mut request: GrantRequest,
+        mut settings: Settings,
+    ) -> Result<Self, CliError> {
+        let has_defaults = !matches!(request.cells, GrantsFor::LearningCall(_));
+        // Without namespaces there are no mounts at other paths.
+        if has_defaults && settings.tier == Tier::Full {
+            add_toolchains(&mut request, &mut settings)?;
+        }
+        check_profile(&request, &settings)?;
+        settings.add(&request.additions);
+        if let Some(name) = request.cells.profile() {
+            settings.profiles = vec![settings.profile(name)?.clone()];
+        }
+        let mut workspace = Workspace::Fresh;
+        if !request.mounts.is_empty() {
+            let is_server = request.cells == GrantsFor::Server;
+            settings.granted = vec![lookup::grant_all(&settings, &request.mounts, is_server)?];
+            workspace = Workspace::Granted(GrantId(0));
+        }
+        if request.has_scripts {
+            add_script_sdk(&mut settings)?;
+        }
+        if has_defaults {
+            git_identity::grant(&mut settings);
+            settings.grant_sockets(&request.sockets)?;
+        }
+        Ok(Self { settings, workspace })
+    }
+
+    /// Grants the directories of a project once more, read-only: for tools whose metadata declares that they change no
+    /// file.
+    pub(super) fn add_read_only_tools(&mut self) {
+        let granted = &mut self.settings.granted;
+        let is_writable = |granted: &Granted| granted.access != Access::ReadOnly;
+        let Some(grants) = granted.first().filter(|grants| grants.iter().any(is_writable)) else {
+            return;
+        };
+        let read_only = |granted: &Granted| Granted { access: Access::ReadOnly, ..granted.clone() };
+        let grants = grants.iter().map(read_only).collect();
+        if let Ok(number) = u16::try_from(granted.len()) {
+            self.settings.read_only = Some(Workspace::Granted(GrantId(number)));
+            granted.push(grants);
+        }
+    }
+}
+
+/// Checks that the profile of the only call takes grants.
+///
+/// # Errors
+/// An unknown profile, or one without a workspace, for which something is granted.
+fn check_profile(request: &GrantRequest, settings: &Settings) -> Result<(), CliError> {
+    let Some(name) = request.cells.profile() else { return Ok(()) };
+    if settings.profile(name)?.workspace {
+        return Ok(());
+    }
+    let error = |flag: &str| CliError::new(format!("{flag}: profile `{name}` has no workspace"));
+    if !request.additions.egress.is_empty() {
+        return Err(error("--egress")
+            .with_hint("it is for programs of a shell: give a profile of its own `[[egress]]`"));
+    }
+    if !request.mounts.is_empty() {
+        return Err(error("--ro, --rw").with_hint("use --profile bash, or one with a `workspace`"));
+    }
+    Ok(())
+}
+
+/// Adds the tool chains that are found, and the cache of a workspace whose cells have them. Variables that were typed are
+/// kept.
+///
+/// # Errors
+/// Tool chains of a server that has no workspace.
+fn add_toolchains(request: &mut GrantRequest, settings: &mut Settings) -> Result<(), CliError> {
+    let config = &settings.loaded.config;
+    let configured = &config.toolchains.value;
+    let typed = request.toolchains.as_ref();
+    let found = FoundToolchains::detect(typed, configured, &request.mounts);
+    let is_server = request.cells == GrantsFor::Server;
+    if is_server && !found.names.is_empty() && request.mounts.is_empty() {
+        return Err(CliError::new("--toolchains: no directory is granted as the workspace")
+            .with_hint("name one too: --workspace DIR"));
+    }
+    found.print_withheld();
+    request.mounts.extend(found.mounts);
+    let additions = &mut request.additions;
+    additions.downloaded = found.downloaded;
+    additions.downloaded.retain(|name, _| !additions.env.contains_key(name));
+    let mut env: BTreeMap<String, String> = found.env;
+    if *typed.unwrap_or(configured) != ToolchainChoice::None
+        && let Some(cache) = WorkspaceCache::prepare(config.cache.value, &request.mounts)
+    {
+        request.mounts.extend(cache.mounts);
+        for (name, value) in cache.env {
+            env.entry(name).or_insert(value);
+        }
+        settings.upkeep = cache.upkeep.map(Arc::new);
+    }
+    for (name, value) in env {
+        additions.env.entry(name).or_insert(value);
+    }
+    Ok(())
+}
+
+/// Gives cells with a workspace the functions for the scripts of a project and its `jq`, this program by another name.
+///
+/// # Errors
+/// A program that was removed since it was started.
+fn add_script_sdk(settings: &mut Settings) -> Result<(), CliError> {
+    let program = std::env::current_exe().and_then(std::fs::canonicalize).map_err(|error| {
+        CliError::new(format!("the file of this program: {}", in_words(&error)))
+            .with_hint("start it again from where it is installed")
+    })?;
+    for profile in settings.profiles.iter_mut().filter(|profile| profile.workspace) {
+        profile.script_sdk = project::SDK;
+        profile.paths.push(HostPath {
+            host: program.clone(),
+            cell: Path::new(SCRIPT_PROGRAMS).join("jq"),
+            kind: PathKind::Tree,
+            presence: Presence::Required,
+        });
+        // Last in PATH: a jq of the host is preferred, if there is one.
+        let path = profile.environment().get("PATH").copied().unwrap_or(PATH).to_owned();
+        profile.env.insert("PATH".to_owned(), format!("{path}:{SCRIPT_PROGRAMS}"));
+    }
+    Ok(())
+}

@@ -51,13 +51,13 @@ impl Settings {
     ///
     /// # Errors
     /// A socket that is refused; a flag if no profile in use takes sockets.
-    pub(crate) fn with_sockets(mut self, flags: &[String]) -> Result<Self, CliError> {
+    pub(crate) fn grant_sockets(&mut self, flags: &[String]) -> Result<(), CliError> {
         let named = &self.loaded.config.nested_sockets;
         let requests = configured(&named.value, &named.source.to_string());
         let requests = with_flags(requests, flags)?;
         if !self.takes_sockets() {
             return match flags.first() {
-                None => Ok(self),
+                None => Ok(()),
                 Some(flag) => Err(CliError::new(format!(
                     "--socket: `{flag}`: no profile in use has `unix_sockets`"
                 ))
@@ -69,7 +69,7 @@ impl Settings {
         let names: Vec<SocketName> = requests.into_keys().collect();
         self.loaded.profiles.grant_sockets(&names);
         self.profiles.iter_mut().for_each(|profile| profile.grant_sockets(&names));
-        Ok(self)
+        Ok(())
     }
 
     /// Returns true if a profile in use has `unix_sockets`.

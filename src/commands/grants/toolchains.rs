@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use glob::Pattern;
 
+use super::request::{LINKS, MountRequest};
 use crate::commands::format::plain;
-use crate::commands::run::arguments::{LINKS, MountRequest};
 use model::accounts;
 use model::job::Access;
 use model::profile::{DownloadedVariable, PATH};

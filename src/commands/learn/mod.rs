@@ -17,7 +17,8 @@ use clap::Args;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
-use crate::commands::grants::host_programs;
+use crate::commands::grants::request::GrantsFor;
+use crate::commands::grants::{GrantPlan, host_programs};
 use crate::commands::launch;
 use crate::commands::project::LearnedTool;
 use crate::commands::run::arguments::{CallArguments, RunArguments, RunRequest, check};
@@ -32,9 +33,9 @@ use model::egress::NetworkClass;
 use model::job::ProfileName;
 use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
 use model::profile::floor::{self, Grantable};
-use model::profile::{PathKind, Profile, ProfileAdditions, calls};
+use model::profile::{PathKind, Profile, calls};
 use network::NetworkRefusals;
-use policy::Grant;
+use policy::{Grant, Policy};
 use service::host_programs::HostPrograms;
 use service::report::{Cut, StreamReport};
 use supervisor::ScopeWish;
@@ -67,22 +68,23 @@ pub fn main(typed: &LearnArguments, config: Option<&Path>) -> Result<u8, CliErro
 /// Makes the call of a request, or that of a project's tool, and prints its refusals.
 pub(in crate::commands) fn of_request(
     request: RunRequest,
-    mut settings: Settings,
+    settings: Settings,
     tool: Option<LearnedTool>,
 ) -> Result<u8, CliError> {
-    let named = settings.loaded.profiles.get(&request.profile);
+    let RunRequest { call, profile: name, mut grants } = request;
+    let named = settings.loaded.profiles.get(&name);
     let class = named.map(|profile| profile.egress.class).unwrap_or_default();
+    grants.cells = GrantsFor::LearningCall(name.clone());
+    grants.has_scripts = tool.is_some();
     if doctor::can_have_a_network() {
         // Without a rule the cell reaches no host, and the gateway reports the hosts that were looked for.
-        let network = NetworkClass::AllowList;
-        settings = settings.adding(&ProfileAdditions { network, ..ProfileAdditions::default() });
+        grants.additions.network = NetworkClass::AllowList;
     }
-    let (settings, workspace) = settings::with_mounts(settings, &request.profile, &request.mounts)?;
-    let sdk = tool.as_ref().map(LearnedTool::name);
-    let settings = settings.with_script_sdk(sdk.as_ref())?.scoped(ScopeWish::Never);
-    let argv = request.call.argv.words().to_vec();
-    let grant = settings::operator_grant(&settings, &request.profile, request.call, workspace)?;
-    let profile = settings::profile_in_force(&settings, &request.profile)?;
+    let GrantPlan { settings, workspace } = GrantPlan::resolve(grants, settings)?;
+    let settings = settings.scoped(ScopeWish::Never);
+    let argv = call.argv.words().to_vec();
+    let profile = settings.profile(&name)?.clone();
+    let grant = Policy::operator(call, &profile, workspace);
     // This comes first: once confined, this process sees no path of the host.
     let program = argv.first().and_then(|word| on_host(word, &profile));
     let programs = host_programs::find(&profile, &[]);
@@ -90,7 +92,7 @@ pub(in crate::commands) fn of_request(
         .map_err(|error| CliError::new(format!("nothing can look at the host: {error}")))?;
     let socket = launch::recording_paths(settings, examiner.record())?;
     if std::io::stderr().is_terminal() {
-        let program = plain(&sdk.unwrap_or_else(|| argv.join(" ")));
+        let program = tool.as_ref().map_or_else(|| plain(&argv.join(" ")), LearnedTool::name);
         let profile = &profile.name;
         eprintln!(
             "cofferdam: runs `{program}` under profile `{profile}`; refusals are shown when it has ended"

@@ -14,8 +14,10 @@ use tokio::io::AsyncWrite;
 use super::run_tool::ToolArguments;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
+use crate::commands::grants::request::PathFlags;
 use crate::commands::run::arguments::{CallArguments, RunArguments, check};
-use crate::commands::{learn, serve, settings};
+use crate::commands::serve::served_project;
+use crate::commands::{learn, settings};
 use model::accounts;
 use model::call::RUNNER;
 use model::job::Access;
@@ -65,7 +67,7 @@ pub(super) fn main(typed: &LearnToolArguments, config: Option<&Path>) -> Result<
     let request = check(&run(typed, directory, is_writable, &launch), accounts::home().as_deref());
     let mut request = request?;
     if is_writable {
-        request.mounts.extend(serve::kept(&format!("{directory}:rw"))?);
+        request.grants.mounts.extend(served_project::kept(&format!("{directory}:rw"))?);
     }
     let stream = launch.stream();
     learn::of_request(request, settings, Some(LearnedTool { tool, launch, stream }))
@@ -83,9 +85,11 @@ fn run(
     let (rw, project) = if is_writable { (granted, Vec::new()) } else { (Vec::new(), granted) };
     let call = CallArguments {
         profile: profile.unwrap_or_else(|| "bash".to_owned()),
-        ro: [project, typed.ro.clone()].concat(),
-        rw,
-        env: launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        paths: PathFlags {
+            ro: [project, typed.ro.clone()].concat(),
+            rw,
+            env: launch.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        },
         cwd: None,
         timeout: Some(Time(Duration::from_secs(launch.seconds))),
         argv: std::iter::once(RUNNER.to_owned()).chain(launch.words.iter().cloned()).collect(),

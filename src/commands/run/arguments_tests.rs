@@ -1,10 +1,13 @@
 //! Arguments that `cofferdam run` accepts, and the errors for those that it refuses.
 #![expect(clippy::unwrap_used, reason = "a command line that does not parse is a failed test")]
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::commands::grants::request::MountRequest;
 use clap::Parser;
+use model::job::Access;
 
 #[derive(Debug, Parser)]
 struct Line {
@@ -57,15 +60,21 @@ fn every_flag_arrives_checked() {
         "-la",
         "--json",
     ]);
+    let profile = ProfileName::new("bc").unwrap();
     let expected = RunRequest {
-        profile: ProfileName::new("bc").unwrap(),
-        mounts: vec![
-            mount("/data", "/data", Access::ReadOnly),
-            mount("/opt/x", "/mnt/x", Access::ReadOnly),
-            mount("/src/p", "/workspace", Access::ReadWrite),
-        ],
-        sockets: Vec::new(),
-        egress: Vec::new(),
+        profile: profile.clone(),
+        grants: GrantRequest {
+            cells: GrantsFor::Call(profile),
+            mounts: vec![
+                mount("/data", "/data", Access::ReadOnly),
+                mount("/opt/x", "/mnt/x", Access::ReadOnly),
+                mount("/src/p", "/workspace", Access::ReadWrite),
+            ],
+            additions: ProfileAdditions::default(),
+            sockets: Vec::new(),
+            toolchains: None,
+            has_scripts: false,
+        },
         call: Call {
             tool: "run".into(),
             argv: Argv::new(["ls", "-la", "--json"].map(str::to_owned).to_vec()).unwrap(),
@@ -83,8 +92,6 @@ fn every_flag_arrives_checked() {
             only: None,
             correlation: None,
         },
-        tier: None,
-        format: OutputFormat::Json,
     };
     assert_eq!(request, Ok(expected));
 }

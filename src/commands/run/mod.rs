@@ -11,30 +11,28 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+use arguments::{RunArguments, RunRequest, check};
+use pump::{Budget, Head, Stopped};
+
 use crate::commands::error::{CliError, print_out};
 use crate::commands::exit::{self, Cancellation};
-use crate::commands::grants::cache::WorkspaceCache;
-use crate::commands::grants::host_programs;
+use crate::commands::grants::{GrantPlan, host_programs};
 use crate::commands::launch::{self, Launched};
-use crate::commands::settings::Settings;
 use crate::commands::streams::{StdinStream, StdoutStream, Streams};
 use crate::commands::terminal::end_signals::EndSignals;
 use crate::commands::terminal::filtered_output::FilteredOutput;
 use crate::commands::terminal::{self, Conversation, OperatorTerminal};
 use crate::commands::{settings, start};
-use arguments::{OutputFormat, RunArguments, RunRequest, check};
 use audit::{Audit, LoggedCall, Story};
 use link::{ConnectionListener, Control, Link, Running};
 use model::accounts;
 use model::call::Asked;
-use model::egress::Egress;
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
-use model::profile::{Profile, ProfileAdditions, TerminalSize};
+use model::profile::Profile;
 use model::receipt::{Receipt, Tier};
 use model::units::Size;
-use policy::Grant;
-use pump::{Budget, Head, Stopped};
+use policy::{Grant, Policy};
 use service::denied::DenialReport;
 use service::host_programs::HostPrograms;
 use service::report::{Clamped, CommandReport, Cut, StreamReport, network, time_text};
@@ -42,42 +40,53 @@ use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let home = accounts::home();
-    let request = check(typed, home.as_deref())?;
-    let settings = settings::load_one(config)?.in_tier(request.tier);
-    let configured = &settings.loaded.config.toolchains.value;
-    let egress = egress(&settings, &request);
-    let request = request.with_toolchains(typed.toolchains.as_ref(), configured, &egress)?;
-    let mut cache = WorkspaceCache::prepare(
-        typed.toolchains.as_ref(),
-        &settings.loaded.config,
-        &request.mounts,
-        request.tier,
-    );
-    let request = request.with_cache(cache.as_ref())?;
+    let mut request = check(typed, accounts::home().as_deref())?;
     let terminal = terminal_for(typed)?;
-    let request = match &terminal {
-        Some(_) => request.at_terminal()?,
-        None => request,
-    };
-    let told_as = request.format;
-    // The profile's output limit is for replies; a run is a pipe, bounded only on request.
-    let asked = request.call.asked;
+    if terminal.is_some() {
+        request = request.at_terminal(OperatorTerminal::variables())?;
+    }
+    let settings = settings::load_one(config)?.in_tier(typed.grants.tier);
+    let RunRequest { call, profile: name, grants } = request;
+    let GrantPlan { mut settings, workspace } = GrantPlan::resolve(grants, settings)?;
     let size = terminal.as_ref().map(|terminal| terminal.size);
-    let (grant, terms, launched, entry) =
-        prepare(request, size, settings.with_upkeep(cache.as_mut()))?;
-    let Launched { link: socket, audit, streams, http: _, tcp: _, watched: _ } = launched;
-    let lowered = lowered(&asked, &grant.job().limits);
-    let terms = Terms { audit, lowered, terminal, ..terms };
-    start::conducted(socket, |socket| conduct(grant, terms, told_as, socket, streams, entry))
+    settings.profiles.iter_mut().for_each(|profile| profile.terminal = size);
+    let profile = settings.profile(&name)?.clone();
+    // One cell, which is built at once. A root directory, and for root each grant, is otherwise made for the maximum
+    // number of cells.
+    settings.loaded.config.cells.value = 1;
+    settings.first = Some((name, workspace));
+    let has_limit = call.asked.memory.is_some();
+    let wish = if has_limit { ScopeWish::Needed } else { ScopeWish::Never };
+    // Before the confinement, after which no path of the host can be looked at.
+    let host_programs = host_programs::named(call.argv.program(), &profile);
+    let grant = Policy::operator(call.clone(), &profile, workspace);
+    let launched = launch::recorded(settings.scoped(wish))?;
+    let Launched { link: socket, audit, streams, .. } = launched;
+    let recorded = audit.granted(call.tool.clone(), audit.new_record(&call), &grant);
+    let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
+    let job = grant.job();
+    let terms = Terms {
+        format: if typed.json { OutputFormat::Json } else { OutputFormat::Live },
+        cwd: job.cwd.as_str().to_owned(),
+        timeout: job.limits.wall,
+        clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
+        lowered: lowered(&call.asked, &job.limits),
+        // The profile's output limit is for replies; a run is a pipe, bounded only on request.
+        output: call.asked.output,
+        profile,
+        audit,
+        host_programs,
+        terminal,
+    };
+    start::conducted(socket, |socket| conduct(grant, terms, socket, streams, entry))
 }
 
-/// Returns the operator's terminal, if the program gets one of its own.
+/// Returns the operator's terminal, if the program gets a terminal.
 ///
 /// # Errors
 /// `--tty` where there is none, or in the tier that has no mounts.
 fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliError> {
-    let is_bare = typed.tier == Some(Tier::Bare);
+    let is_bare = typed.grants.tier == Some(Tier::Bare);
     if typed.no_tty || typed.json || (is_bare && !typed.tty) {
         return Ok(None);
     }
@@ -92,64 +101,10 @@ fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliErr
     }
 }
 
-/// Prepares, while there is one thread: configuration, the grant, the supervisor.
-fn prepare(
-    request: RunRequest,
-    terminal: Option<TerminalSize>,
-    settings: Settings,
-) -> Result<(Grant, Terms, Launched, LoggedCall), CliError> {
-    let settings = with_egress(settings, &request)?;
-    let (settings, workspace) = settings::with_mounts(settings, &request.profile, &request.mounts)?;
-    let settings = settings.with_git_identity();
-    let settings = settings.with_sockets(&request.sockets)?.at_terminal(terminal);
-    let held = request.call.asked.memory.is_some();
-    let wish = if held { ScopeWish::Needed } else { ScopeWish::Never };
-    let settings = settings.for_one_call(&request.profile, workspace).scoped(wish);
-    let call = request.call.clone();
-    let grant = settings::operator_grant(&settings, &request.profile, request.call, workspace)?;
-    let profile = settings::profile_in_force(&settings, &request.profile)?;
-    // Before the confinement, after which no path of the host can be looked at.
-    let host_programs = host_programs::named(call.argv.program(), &profile);
-    let terms = Terms { host_programs, ..Terms::of(&grant, call.asked.output, profile) };
-    let launched = launch::recorded(settings)?;
-    let audit = &launched.audit;
-    let recorded = audit.granted(call.tool.clone(), audit.new_record(&call), &grant);
-    let entry = recorded.map_err(|unrecorded| CliError::new(unrecorded.to_string()))?;
-    Ok((grant, terms, launched, entry))
-}
-
-/// Returns the network that the profile has with the destinations of `--egress`.
-fn egress(settings: &Settings, request: &RunRequest) -> Egress {
-    let mut profile = settings.loaded.profiles.get(&request.profile).cloned();
-    let egress = request.egress.clone();
-    let additions = ProfileAdditions { egress, ..ProfileAdditions::default() };
-    profile.iter_mut().for_each(|profile| profile.add(&additions));
-    profile.map(|profile| profile.egress).unwrap_or_default()
-}
-
-/// Adds the destinations of `--egress` to the profile.
-///
-/// # Errors
-/// A profile that takes no additions: it has no workspace.
-fn with_egress(settings: Settings, request: &RunRequest) -> Result<Settings, CliError> {
-    if request.egress.is_empty() {
-        return Ok(settings);
-    }
-    let profile = settings.loaded.profiles.get(&request.profile);
-    if profile.is_some_and(|profile| !profile.workspace) {
-        let name = &request.profile;
-        return Err(CliError::new(format!("--egress: profile `{name}` has no workspace"))
-            .with_hint("it is for programs of a shell: give a profile of its own `[[egress]]`"));
-    }
-    let egress = request.egress.clone();
-    Ok(settings.adding(&ProfileAdditions { egress, ..ProfileAdditions::default() }))
-}
-
 /// Runs the call on the runtime, from its start to its end.
 async fn conduct(
     grant: Grant,
     terms: Terms,
-    told_as: OutputFormat,
     socket: OwnedFd,
     streams: Streams,
     entry: LoggedCall,
@@ -157,7 +112,7 @@ async fn conduct(
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
-    if told_as == OutputFormat::Live {
+    if terms.format == OutputFormat::Live {
         for (option, most) in &terms.lowered {
             eprintln!("cofferdam: --{option} is lowered to {most}, the most the profile allows");
         }
@@ -169,7 +124,7 @@ async fn conduct(
         Err(failure) => {
             let ended = Ended::failed(failure.clone());
             entry.ended(&story(&ended, None));
-            if told_as == OutputFormat::Live {
+            if terms.format == OutputFormat::Live {
                 return Err(terms.failed(&failure));
             }
             let report = terms.report(ended, Head::default(), Head::default(), None);
@@ -177,7 +132,7 @@ async fn conduct(
         }
     };
     let (input, output) = streams.opened();
-    match told_as {
+    match terms.format {
         OutputFormat::Live => live(running, input, output, &terms, entry).await,
         OutputFormat::Json => collected(running, input, &terms, entry).await,
     }
@@ -198,9 +153,19 @@ fn lowered(asked: &Asked, limits: &Limits) -> Vec<(&'static str, String)> {
     .collect()
 }
 
+/// Form of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputFormat {
+    /// Output as it comes.
+    Live,
+    /// One JSON object at the end.
+    Json,
+}
+
 /// Parts of a grant that the report of the end needs.
 #[derive(Debug)]
 struct Terms {
+    format: OutputFormat,
     cwd: String,
     timeout: Duration,
     clamped: Clamped,
@@ -217,21 +182,6 @@ struct Terms {
 }
 
 impl Terms {
-    fn of(grant: &Grant, output: Option<u64>, profile: Profile) -> Self {
-        let job = grant.job();
-        Self {
-            cwd: job.cwd.as_str().to_owned(),
-            timeout: job.limits.wall,
-            clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
-            lowered: Vec::new(),
-            output,
-            profile,
-            audit: Audit::off(),
-            host_programs: HostPrograms::default(),
-            terminal: None,
-        }
-    }
-
     /// Returns the error of a failure; where the host has a program that the cell has not, with its place.
     fn failed(&self, failure: &Failure) -> CliError {
         let error = CliError::from(failure.clone());

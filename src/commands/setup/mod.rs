@@ -16,7 +16,7 @@ use self::clients::{Client, ClientFacts, ConfigFile};
 use self::place::{HeldPlace, HeldText};
 use super::error::{CliError, print_out};
 use super::format::plain;
-use super::serve;
+use super::serve::arguments;
 use super::terminal::colour::{Colour, Tone};
 use model::accounts;
 use model::outcome::in_words;
@@ -104,7 +104,7 @@ fn project(typed: &Path, home: Option<&Path>) -> Result<String, CliError> {
     if path.ends_with(":ro") {
         return Err(bad("ends with :ro, which would be taken for an access"));
     }
-    serve::check_workspace(
+    arguments::check_workspace(
         path.as_ref(),
         home.and_then(|home| home.canonicalize().ok()).as_deref(),
     )?;
