@@ -3,7 +3,7 @@
 use num_bigint::BigUint;
 
 use super::CalcError;
-use super::rewrite::Token;
+use super::tokens::Token;
 
 /// Returns the number that the arguments of `from_base` denote, in decimal and in brackets.
 ///

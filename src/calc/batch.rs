@@ -8,7 +8,8 @@
 use std::time::{Duration, Instant};
 
 use super::evaluate::{self, Evaluate, Text, value};
-use super::rewrite::{Expression, Shape};
+use super::rewrite::Shape;
+use super::tokens::Expression;
 use super::{CalcError, Pair, Second, evaluate as evaluate_one, first_scale, library, spelling};
 use model::defaults::CALCULATOR_TIMEOUT;
 

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Evaluated;
 use super::library;
-use super::rewrite::{Expression, Shape};
+use super::rewrite::Shape;
+use super::tokens::Expression;
 
 /// Maximum number of cached values; the oldest is removed first.
 const MAX_VALUES: usize = 1024;

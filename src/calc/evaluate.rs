@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::decimal::Decimal;
 use super::library;
-use super::rewrite::{Arithmetic, Expression, Shape};
+use super::rewrite::{Arithmetic, Shape};
+use super::tokens::Expression;
 use super::{CalcError, SPARE_PLACES};
 
 /// Output of a bc that ended by itself.

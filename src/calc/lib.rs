@@ -21,6 +21,7 @@ mod patience;
 pub mod plot;
 mod rewrite;
 mod spelling;
+mod tokens;
 mod validate;
 
 use std::time::Duration;
@@ -30,7 +31,8 @@ use serde::Serialize;
 
 use decimal::Decimal;
 use evaluate::{Fault, Reading, Readings, Sure, Value};
-use rewrite::{Expression, Shape};
+use rewrite::Shape;
+use tokens::Expression;
 
 pub use batch::{BatchEntry, ENTRY_TIME, MAX_EXPRESSIONS, calculate_batch};
 pub use cache::Cache;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use super::CalcError;
-use super::rewrite::{Expression, Kind, Token};
+use super::tokens::{Expression, Kind, Token};
 
 /// Prefix of the names of the library in bc.
 const PREFIX: &str = "cofferdam_";

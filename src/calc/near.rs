@@ -8,7 +8,7 @@
 use super::decimal::Decimal;
 use super::evaluate::{Sure, Value};
 use super::library::{self, Gives};
-use super::rewrite::{Expression, Kind};
+use super::tokens::{Expression, Kind};
 
 /// Slow functions of bc. Without one, evaluating at twice the scale takes no noticeable time.
 const COSTLY: [&str; 5] = ["s", "c", "a", "l", "e"];

@@ -4,7 +4,8 @@ mod draw;
 
 use super::evaluate::{Evaluate, Fault, value};
 use super::library::{self, Gives};
-use super::rewrite::{Arithmetic, Expression, KEYWORDS, Kind};
+use super::rewrite::Arithmetic;
+use super::tokens::{Expression, KEYWORDS, Kind};
 use super::{CalcError, spelling};
 use model::defaults::CALCULATOR_TIMEOUT;
 

@@ -8,13 +8,10 @@
 use std::borrow::Cow;
 
 use super::library::{self, Gives};
+use super::tokens::{Expression, KEYWORDS, Kind, Token};
 
 /// Functions of bc without side effects whose value does not depend on `scale`.
 const PURE_FUNCTIONS: &[&str] = &["s", "c", "a", "l", "e", "j", "sqrt"];
-/// Keywords, which are followed by an expression and not by arguments.
-pub(super) const KEYWORDS: &[&str] =
-    &["if", "while", "for", "return", "print", "else", "define", "auto"];
-
 /// Kind of an expression, which decides how it may be evaluated repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -39,78 +36,7 @@ pub(super) enum Arithmetic {
     Floating,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Number,
-    Name,
-    Operator,
-    Break,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Token<'text> {
-    pub(super) kind: Kind,
-    pub(super) text: &'text str,
-    /// Byte offset in the text.
-    pub(super) at: usize,
-}
-
-impl Token<'_> {
-    pub(super) fn end(&self) -> usize {
-        self.at + self.text.len()
-    }
-}
-
-/// The tokens of an expression, without comments and blanks.
-#[derive(Debug)]
-pub(super) struct Expression<'text>(Vec<Token<'text>>);
-
-impl<'text> Expression<'text> {
-    pub(super) fn new(mut text: &'text str) -> Self {
-        let mut tokens = Vec::new();
-        let mut at = 0;
-        while let Some(first) = text.bytes().next() {
-            let run = |keep: fn(&u8) -> bool| text.bytes().take_while(keep).count();
-            let (kind, length) = match first {
-                b'\n' | b'\r' | b';' => (Some(Kind::Break), 1),
-                b'0'..=b'9' | b'A'..=b'Z' | b'.' => {
-                    (Some(Kind::Number), run(|b| matches!(b, b'0'..=b'9' | b'A'..=b'Z' | b'.')))
-                }
-                b'a'..=b'z' | b'_' => {
-                    (Some(Kind::Name), run(|b| matches!(b, b'0'..=b'9' | b'a'..=b'z' | b'_')))
-                }
-                // Strings occur only in scripts.
-                b'#' => (None, text.find('\n').unwrap_or(text.len())),
-                b'"' => {
-                    let string = text.get(1..).and_then(|rest| rest.find('"'));
-                    (None, string.map_or(text.len(), |end| end + 2))
-                }
-                b'/' if text.starts_with("/*") => {
-                    (None, text.find("*/").map_or(text.len(), |end| end + 2))
-                }
-                byte if byte.is_ascii_whitespace() => (None, 1),
-                _ => (Some(Kind::Operator), operator_length(text)),
-            };
-            let Some((token, rest)) = text.split_at_checked(length) else { break };
-            tokens.extend(kind.map(|kind| Token { kind, text: token, at }));
-            (text, at) = (rest, at + length);
-        }
-        Self(tokens)
-    }
-
-    pub(super) fn tokens(&self) -> &[Token<'text>] {
-        &self.0
-    }
-
-    fn names(&self) -> impl Iterator<Item = &'text str> {
-        self.0.iter().filter(|token| token.kind == Kind::Name).map(|token| token.text)
-    }
-
-    /// Returns true if the expression has one of these operators.
-    fn has(&self, operators: &[&str]) -> bool {
-        self.0.iter().any(|token| token.kind == Kind::Operator && operators.contains(&token.text))
-    }
-
+impl Expression<'_> {
     /// Returns true if the expression has `%=`, which cannot be rewritten.
     pub(super) fn has_modulo_assignment(&self) -> bool {
         self.has(&["%="])
@@ -126,11 +52,12 @@ impl<'text> Expression<'text> {
             .names()
             .all(|name| PURE_FUNCTIONS.contains(&name) || library::gives(name).is_some());
         // A single `.` is the last value in bc.
-        let last = self.0.iter().any(|token| token.kind == Kind::Number && token.text == ".");
+        let last =
+            self.tokens().iter().any(|token| token.kind == Kind::Number && token.text == ".");
         if assigns || last || !only_functions {
             return Shape::Stateful;
         }
-        let integers = self.0.iter().all(|token| !token.text.contains('.'));
+        let integers = self.tokens().iter().all(|token| !token.text.contains('.'));
         // A difference in an exponent may be negative.
         let negative_power = self.has(&["^"]) && self.has(&["-"]);
         let whole = self.names().all(|name| library::gives(name) == Some(Gives::Whole));
@@ -141,8 +68,8 @@ impl<'text> Expression<'text> {
     }
 
     fn is_raw(&self) -> bool {
-        let mut after = self.0.iter().skip(1).map(Some).chain([None]);
-        self.0.iter().any(|token| {
+        let mut after = self.tokens().iter().skip(1).map(Some).chain([None]);
+        self.tokens().iter().any(|token| {
             let assigned = after.next().flatten().is_some_and(|next| next.text == "=");
             matches!(token.text, "length" | "obase")
                 || (token.text == "scale" && !assigned)
@@ -157,26 +84,26 @@ impl<'text> Expression<'text> {
         let within = |value: Option<&Token<'_>>| {
             value.and_then(|value| value.text.parse().ok()).is_some_and(|it: u32| it <= precision)
         };
-        let is_scale = |index: usize| self.0.get(index).is_some_and(|it| it.text == "scale");
+        let is_scale = |index: usize| self.tokens().get(index).is_some_and(|it| it.text == "scale");
         // An expression that prints `scale` or in another base is evaluated unchanged.
         self.shape() != Shape::Raw
-            && self.0.iter().enumerate().any(|(index, token)| {
+            && self.tokens().iter().enumerate().any(|(index, token)| {
                 let target = index.checked_sub(1).is_some_and(is_scale);
                 let counted = token.text == "++" && is_scale(index + 1);
                 let assigned = target && sets.contains(&token.text);
-                let alone = self.0.get(index + 2).is_none_or(|it| it.kind == Kind::Break);
-                let known = token.text == "=" && alone && within(self.0.get(index + 1));
+                let alone = self.tokens().get(index + 2).is_none_or(|it| it.kind == Kind::Break);
+                let known = token.text == "=" && alone && within(self.tokens().get(index + 1));
                 counted || (assigned && !known)
             })
     }
 
     /// Returns the expression as bc text that calls functions of the library.
     pub(super) fn rewritten(&self, arithmetic: Arithmetic) -> String {
-        let defined = library::defined_in(&self.0);
+        let defined = library::defined_in(self.tokens());
         let mut writer = Writer { arithmetic, ..Writer::default() };
-        for (index, token) in self.0.iter().enumerate() {
-            let before = index.checked_sub(1).and_then(|index| self.0.get(index));
-            let called = self.0.get(index + 1).is_some_and(|next| next.text == "(");
+        for (index, token) in self.tokens().iter().enumerate() {
+            let before = index.checked_sub(1).and_then(|index| self.tokens().get(index));
+            let called = self.tokens().get(index + 1).is_some_and(|next| next.text == "(");
             if called && token.kind == Kind::Name && !defined.contains(&token.text) {
                 let name = in_library(token.text, arithmetic);
                 writer.name(name, token, before);
@@ -199,7 +126,7 @@ impl<'text> Expression<'text> {
 
     /// Returns the maximum number of decimals of the numbers in the expression.
     pub(super) fn decimals(&self) -> usize {
-        let numbers = self.0.iter().filter(|token| token.kind == Kind::Number);
+        let numbers = self.tokens().iter().filter(|token| token.kind == Kind::Number);
         let decimals = numbers.filter_map(|token| token.text.split_once('.'));
         decimals.map(|(_, decimals)| decimals.len()).max().unwrap_or(0)
     }
@@ -218,15 +145,6 @@ fn in_library(name: &str, arithmetic: Arithmetic) -> Cow<'_, str> {
         ("a", _) => "cofferdam_relative_atan".into(),
         _ => library::relative(name).map_or(Cow::Borrowed(name), Cow::Owned),
     }
-}
-
-fn operator_length(text: &str) -> usize {
-    const TWO: [&str; 14] =
-        ["++", "--", "==", "<=", ">=", "!=", "&&", "||", "+=", "-=", "*=", "/=", "%=", "^="];
-    if TWO.iter().any(|operator| text.starts_with(operator)) {
-        return 2;
-    }
-    text.chars().next().map_or(1, char::len_utf8)
 }
 
 /// Writes tokens, and turns operators into calls when their operands are complete.

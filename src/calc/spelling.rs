@@ -5,7 +5,7 @@
 //! `calculate_advanced` are passed to bc unchanged.
 
 use super::library::{self, Arguments, Defined};
-use super::rewrite::{Expression, KEYWORDS, Kind, Token};
+use super::tokens::{Expression, KEYWORDS, Kind, Token};
 use super::{CalcError, validate};
 use model::nearest::nearest;
 

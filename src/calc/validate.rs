@@ -4,7 +4,7 @@
 //! valid text may still run for ever; the limits end it.
 
 use super::CalcError;
-use super::rewrite::Expression;
+use super::tokens::Expression;
 
 /// Maximum length of an expression or a script in characters.
 pub const EXPRESSION_CHARACTERS: usize = 10_000;

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use model::egress::Egress;
 use model::egress::frames::{CallId, CellKey, FromGateway, SocketAnswer, decode, encode};
+use model::egress::{Egress, Only};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -15,13 +15,18 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use sys::process;
 use sys::socket::send_now;
 
-use crate::worker::Begun;
-
 /// Maximum number of kept tallies of ended cells.
 const MAX_LAST_TALLIES: usize = 256;
 /// Send buffer in bytes for answers with sockets to a worker, about thirty answers. Descriptors in
 /// flight count towards the user's limit, which other programs share (unix(7), ETOOMANYREFS).
 const ANSWERS_BYTES: usize = 16 << 10;
+
+/// The call that a cell serves now, and what it may reach.
+#[derive(Debug, Clone)]
+pub(crate) struct CurrentCall {
+    pub(crate) call: CallId,
+    pub(crate) only: Option<Only>,
+}
 
 /// A cell that has a network.
 #[derive(Debug)]
@@ -32,7 +37,7 @@ pub(crate) struct Cell {
     /// Random bytes that the cell's placeholders are made from.
     pub(crate) seed: [u8; 16],
     /// The current call. Before the first one no packet is read and there is no worker.
-    pub(crate) begun: Option<Begun>,
+    pub(crate) begun: Option<CurrentCall>,
     /// Connections missing from the audit log since the last tally, as the link was full.
     pub(crate) unlisted: u64,
     pub(crate) state: State,

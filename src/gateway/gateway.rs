@@ -19,11 +19,10 @@ use sys::process::{self, Side};
 use sys::socket::{PacketWait, receive, receive_into, send_now};
 
 use crate::cells::{
-    Cell, Ending, LastTallies, Links, Sockets, Source, State, is_ready, links, pair,
+    Cell, CurrentCall, Ending, LastTallies, Links, Sockets, Source, State, is_ready, links, pair,
 };
 use crate::connector::Connector;
 use crate::intercept::Prepared;
-use crate::worker::Begun;
 use crate::{GatewaySpec, confine, worker};
 
 /// Maximum number of cells with a network.
@@ -193,7 +192,7 @@ impl Gateway<'_> {
                 self.open(cell, profile, seed, fds);
             }
             ToGateway::Begin { cell, call, only } => {
-                self.begin(cell, Begun { call, only }, bytes);
+                self.begin(cell, CurrentCall { call, only }, bytes);
             }
             ToGateway::Ask { cell, call } => self.ask(cell, call, bytes),
             ToGateway::Close { cell } => self.close(cell),
@@ -282,7 +281,7 @@ impl Gateway<'_> {
 
     /// Begins a call in a cell. If the worker does not take the frame, it is killed and the cell
     /// loses its network: otherwise it would still allow what an earlier call may reach.
-    fn begin(&mut self, key: CellKey, begun: Begun, frame: &[u8]) {
+    fn begin(&mut self, key: CellKey, begun: CurrentCall, frame: &[u8]) {
         let Some(cell) = self.cells.get_mut(&key) else {
             return self.failed(key, "the network of the cell has ended");
         };
@@ -538,7 +537,8 @@ impl Gateway<'_> {
                 {
                     self.close_packets(&packets);
                     // A cell without a worker has sent nothing.
-                    let tally = |begun: Begun| encode_tally(key, begun.call, Tally::default());
+                    let tally =
+                        |begun: CurrentCall| encode_tally(key, begun.call, Tally::default());
                     if let Some(Ok(frame)) = begun.map(tally) {
                         self.last_tallies.keep(key, frame);
                     }

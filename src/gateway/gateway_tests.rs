@@ -57,7 +57,7 @@ fn gateway_with_worker<'a>(
         open: true,
         open_questions: vec![9],
     };
-    let begun = Some(Begun { call: 9, only: None });
+    let begun = Some(CurrentCall { call: 9, only: None });
     let egress = Arc::new(Egress::default());
     let cell = Cell { egress, profile: 0, seed: [0; 16], begun, unlisted: 0, state };
     let gateway = Gateway {
@@ -132,7 +132,7 @@ fn a_call_that_its_worker_does_not_accept_loses_its_network() {
     let (mut gateway, worker, _theirs) = gateway(&link, &spec);
     let begin = |gateway: &mut Gateway<'_>, call| {
         let frame = ToGateway::Begin { cell: KEY, call, only: None };
-        gateway.begin(KEY, Begun { call, only: None }, &encode(&frame).expect("it fits"));
+        gateway.begin(KEY, CurrentCall { call, only: None }, &encode(&frame).expect("it fits"));
     };
     // Positive control: an accepted call is reported to the supervisor by no frame, and the worker
     // lives.

@@ -14,9 +14,11 @@ mod body;
 mod connection;
 mod grants;
 mod prepared;
+mod refusal;
 mod request;
 mod scan;
 mod secrets;
+mod spelling;
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "an index that is not there fails the test")]
 mod tests;

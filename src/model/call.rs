@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::egress::Only;
-use crate::job::ProfileName;
+use crate::profile::name::ProfileName;
 
 /// Maximum size of a script in bytes (1 MiB); it travels as a sealed memfd.
 pub const SCRIPT_BYTES: usize = 1 << 20;

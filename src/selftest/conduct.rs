@@ -10,8 +10,9 @@ use super::corpus::{Attack, Class, Company, Network};
 use super::judge::{
     self, AttackVerdict, ControlResult, Isolation, Memory, OuterFilter, Seen, Target,
 };
-use super::launch::{Bench, PRIVATE, Ran, RunEnd};
+use super::launch::{Bench, PRIVATE};
 use super::resources;
+use super::run_result::{Ran, RunEnd};
 use super::stage::Stage;
 
 /// The verdict on one attack.

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::corpus::{Attack, ControlMode, Harm, When, Whom};
-use super::launch::Ran;
+use super::run_result::Ran;
 
 /// The sandbox that the corpus runs against.
 #[derive(Debug, Clone, PartialEq, Eq)]

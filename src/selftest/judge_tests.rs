@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::*;
 use crate::corpus::{Class, Company, Harm, KnownBreach, StartMode, Unshown};
-use crate::launch::RunEnd;
+use crate::run_result::RunEnd;
 
 fn probe() -> Attack {
     Attack {

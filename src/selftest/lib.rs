@@ -21,5 +21,6 @@ pub mod launch;
 pub mod remains;
 pub mod report;
 pub mod resources;
+mod run_result;
 pub mod stage;
 pub(crate) mod traces;

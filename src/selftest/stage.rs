@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use nix::libc;
 
 use super::corpus::Attack;
-use super::launch::{Ran, RunEnd};
 use super::remains::{self, Names};
+use super::run_result::{Ran, RunEnd};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use model::accounts;
 use model::profile::calls;

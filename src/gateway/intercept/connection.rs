@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::InterceptError;
 use super::RequestEvents;
 use super::body::{AnswerBody, ScrubbedBody, SearchedBody, scrubbed_fields, text};
-use super::grants::Refusal;
+use super::refusal::Refusal;
 use super::request::{CellSeed, Destination, end_to_end, misplaced};
 use super::traces::Traces;
 

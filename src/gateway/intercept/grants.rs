@@ -2,24 +2,11 @@
 
 use model::egress::{EgressRule, PathPattern, RequestPath};
 
+use super::refusal::Refusal;
 use super::secrets::{Injection, SecretValue};
 
 /// Maximum number of characters of a path in a denial.
 const MAX_SHOWN: usize = 200;
-
-/// Why the gateway answers a request itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) reason: String,
-    /// The keys of a rule that would allow it; `None` if no rule can.
-    pub(crate) grant: Option<String>,
-}
-
-impl Refusal {
-    pub(crate) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), grant: None }
-    }
-}
 
 /// A rule of a profile, ready to judge requests.
 #[derive(Debug, Clone)]

@@ -8,7 +8,8 @@ use hyper::http::request::Parts;
 use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri, Version};
 
-use super::grants::{PinnedRule, Readings, Refusal, RequestRule, granting};
+use super::grants::{PinnedRule, Readings, RequestRule, granting};
+use super::refusal::Refusal;
 use super::scan::Needles;
 use super::traces::Traces;
 

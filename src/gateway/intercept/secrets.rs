@@ -13,7 +13,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use model::egress::{SecretForm, SecretSource, SecretUse};
 use zeroize::Zeroizing;
 
-use super::grants::Refusal;
+use super::refusal::Refusal;
 use super::scan::Needles;
 use super::traces::Traces;
 

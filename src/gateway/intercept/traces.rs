@@ -10,7 +10,7 @@ use std::sync::Arc;
 use memchr::memmem;
 use zeroize::Zeroizing;
 
-use super::scan::{Spelling, spellings};
+use super::spelling::{Spelling, spellings};
 
 /// Number of bytes of a secret that give it away.
 const WINDOW: usize = 8;

@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 use model::egress::frames::{
     CallId, CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
 };
-use model::egress::{Connection, ConnectionEnd, Egress, Only, Protocol};
+use model::egress::{Connection, ConnectionEnd, Egress, Protocol};
 use nix::errno::Errno;
 use sys::socket::{PacketWait, receive_into, send_bytes};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::cells::is_ready;
+use crate::cells::{CurrentCall, is_ready};
 use crate::intercept::CellRequests;
 use account::Account;
 use connection::Opening;
@@ -83,7 +83,7 @@ pub(crate) struct Parts {
     /// Number of resolvers that the gateway knows.
     pub resolvers: u8,
     pub hosts: Arc<Vec<(String, IpAddr)>>,
-    pub begun: Begun,
+    pub begun: CurrentCall,
     /// Judges the cell's HTTP requests.
     pub requests: CellRequests,
 }
@@ -125,13 +125,6 @@ enum Frame {
 /// Returns the time by which the worker of a cell that has just ended must exit.
 fn drain_deadline() -> Option<Instant> {
     Instant::now().checked_add(DRAIN_TIMEOUT)
-}
-
-/// A call that has begun, and what it may reach.
-#[derive(Debug, Clone)]
-pub(crate) struct Begun {
-    pub call: CallId,
-    pub only: Option<Only>,
 }
 
 /// A flow, with the channel to its task.
@@ -350,7 +343,7 @@ impl Worker {
         let bytes = buffer.as_slice();
         match decode::<ToGateway>(bytes) {
             Ok(ToGateway::Begin { cell, call, only }) if cell == self.cell => {
-                self.begin(Begun { call, only });
+                self.begin(CurrentCall { call, only });
             }
             Ok(ToGateway::Ask { cell, call }) if cell == self.cell => {
                 return Ok(Frame::Ask(call));
@@ -361,7 +354,7 @@ impl Worker {
         Ok(Frame::Handled)
     }
 
-    fn begin(&self, begun: Begun) {
+    fn begin(&self, begun: CurrentCall) {
         lock(&self.judge).only = begun.only;
         lock(&self.account).begin(begun.call);
     }

@@ -8,6 +8,7 @@ pub mod frames;
 mod host;
 mod net;
 pub mod never;
+mod parse_net;
 mod path;
 mod placeholder;
 mod tally;
@@ -18,7 +19,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use host::{HostPattern, InvalidHost};
-pub use net::{InvalidNet, InvalidPorts, Net, PortRange};
+pub use net::{InvalidPorts, Net, PortRange};
+pub use parse_net::InvalidNet;
 pub use path::{PathPattern, RequestPath};
 pub use placeholder::{placeholder, placeholder_mark};
 pub use tally::{

@@ -11,6 +11,7 @@ mod arguments;
 pub mod calls;
 pub mod condition;
 pub mod floor;
+pub mod name;
 pub mod never;
 mod options;
 mod sockets;
@@ -27,8 +28,9 @@ pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
 use crate::call::{Argv, Cwd, Env};
 use crate::egress::{Egress, EgressRule, NetworkClass};
-use crate::job::{Limits, ProfileName};
+use crate::job::Limits;
 use crate::receipt::Tier;
+use name::ProfileName;
 
 /// A profile with every value absolute and bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use nix::unistd::{read, write};
 use syscalls::Sysno;
 
-use super::configured::matters;
 use super::grammar::{self, VALUE, Whole};
+use super::settings::matters;
 use cell::seccomp::{self, Action};
 use model::profile::condition::Verdict;
 use sys::bpf::{self, Instruction};

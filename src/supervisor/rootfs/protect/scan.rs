@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::GuardedPaths;
-use super::configured::files_for_all;
+use super::guarded::GuardedPaths;
 use super::reader::Reader;
 use super::tree::{GrantPath, Kind, Resolution, Target, Trees, shared};
 use cell::mediate::names;
@@ -110,7 +109,7 @@ pub(crate) struct Repository {
 }
 
 impl Scan {
-    pub(crate) fn new(trees: Trees) -> Self {
+    pub(crate) fn new(trees: Trees, for_all: Vec<PathBuf>) -> Self {
         let guarded = (0..trees.len()).map(|_| GuardedPaths::default()).collect();
         let budget = Budget::new(MAX_ENTRIES, WALK_TIME);
         Self {
@@ -122,7 +121,7 @@ impl Scan {
             repositories: Vec::new(),
             done: BTreeSet::new(),
             unlisted: Vec::new(),
-            for_all: files_for_all(|name| std::env::var_os(name)),
+            for_all,
         }
     }
 

@@ -1,12 +1,16 @@
 //! Tests of which files are guarded in a granted directory before a start.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::guarded::quoted;
 use super::scan::Budget;
 use super::*;
 use crate::patience::soon;
 use crate::rootfs::granted::{FileId, Granted};
+use cell::c_path;
 use sys::mount::open_resolved;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -192,7 +196,7 @@ fn entries_beyond_the_budget_are_noted() -> Outcome {
     let root = made(&["a", "b", "b/c"], &[("b/c/.envrc", "")], &[])?;
     let mut trees = Trees::default();
     trees.hold(&granted(root.path())?)?;
-    let mut scan = Scan::new(trees);
+    let mut scan = Scan::new(trees, Vec::new());
     scan.budget = Budget::new(2, Duration::from_secs(1000));
     scan.walk();
     let notes: Vec<_> = scan.guarded.iter().flat_map(|guarded| &guarded.notes).collect();
@@ -204,9 +208,7 @@ fn entries_beyond_the_budget_are_noted() -> Outcome {
 fn look_at(root: &Path) -> Result<Scan, Errno> {
     let mut trees = Trees::default();
     trees.hold(&granted(root)?)?;
-    let mut scan = Scan::new(trees);
-    scan.for_all.clear();
-    Ok(scan)
+    Ok(Scan::new(trees, Vec::new()))
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! The paths to guard below a granted directory, and the mounts that guard them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use cell::c_path;
+use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+
+/// Maximum number of mounts in one granted directory, as each costs every cell time. Paths beyond
+/// it are guarded by name.
+const MAX_MOUNTS: usize = 512;
+/// Maximum number of notes on one granted directory.
+const MAX_NOTES: usize = 8;
+
+/// Paths to guard below a granted directory, in the order in which they were found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuardedPaths {
+    /// Become read-only.
+    pub(super) obeyed: Vec<PathBuf>,
+    /// Stay writable, but cannot be renamed.
+    pub(super) pinned: Vec<PathBuf>,
+    /// Must not be made or written to by name: a link or a configuration refers to them.
+    pub named: BTreeSet<PathBuf>,
+    /// Paths that are guarded only by name or not at all, with the reason.
+    pub(super) notes: BTreeSet<(PathBuf, &'static str)>,
+}
+
+impl GuardedPaths {
+    /// Returns the directories that must not be renamed: the pinned ones, and all between the
+    /// granted directory and a guarded path. The kernel refuses to rename a mount point, but not a
+    /// directory with one below.
+    pub(super) fn pins(&self, obeyed: &[PathBuf]) -> BTreeSet<PathBuf> {
+        let paths = obeyed.iter().chain(&self.pinned).chain(&self.named);
+        let above = paths.flat_map(|path| path.ancestors().skip(1));
+        let all = above.map(Path::to_owned).chain(self.pinned.iter().cloned());
+        all.filter(|path| !path.as_os_str().is_empty()).collect()
+    }
+
+    /// Returns these paths, and pins the directories on the way to `targets` too.
+    pub(crate) fn with_pins<'p>(&self, targets: impl Iterator<Item = &'p Path>) -> Self {
+        let mut all = self.clone();
+        for target in targets {
+            let above = target.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());
+            all.pinned.extend(above.map(Path::to_owned));
+        }
+        all
+    }
+
+    /// Returns notes for the reader of a reply, with paths inside the cell.
+    pub fn notes(&self, cell: &Path) -> Vec<String> {
+        let over = self.obeyed.len() > MAX_MOUNTS;
+        let over =
+            over.then(|| format!("`{}`: only {MAX_MOUNTS} places are covered", cell.display()));
+        let notes = self.notes.iter().map(|(path, reason)| {
+            let path = if path.as_os_str().is_empty() { cell.to_owned() } else { cell.join(path) };
+            format!("{} {reason}", quoted(&path))
+        });
+        notes.take(MAX_NOTES).chain(over).collect()
+    }
+
+    /// Makes each path a mount point below `root`, the location of the granted directory in a
+    /// template.
+    ///
+    /// # Errors
+    /// The path that could not be guarded; the directory must not be granted then.
+    pub fn cover(&self, root: &Path) -> Result<(), (PathBuf, Errno)> {
+        let obeyed = self.obeyed.get(..MAX_MOUNTS).unwrap_or(&self.obeyed);
+        let pins = self.pins(obeyed).into_iter().filter(|pin| !obeyed.contains(pin));
+        let pins = pins.take(MAX_MOUNTS).map(|path| (path, 0));
+        let obeyed = obeyed.iter().map(|path| (path.clone(), attribute::RDONLY));
+        for (path, more) in pins.chain(obeyed) {
+            let path = root.join(path);
+            match mount_over_itself(&path, more) {
+                // Removed or replaced since the scan: its name is guarded.
+                Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+                // The path is too long for a mount, or inaccessible both here and in the cell.
+                Err(Errno::ENAMETOOLONG | Errno::EACCES) => {}
+                Err(errno) => return Err((path, errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
+    let target = c_path(path)?;
+    let tree = clone_tree(&target)?;
+    set_attributes(&tree, attribute::NOSUID | attribute::NODEV | more, Reach::Recursive)?;
+    attach(tree, &target)
+}
+
+/// Quotes a path for a note. A cell may have chosen the names in it: no character of theirs can end
+/// the quotes.
+pub(super) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string().escape_default().to_string();
+    format!("`{}`", text.replace('`', "\\u{60}"))
+}
