@@ -1,6 +1,7 @@
 //! Checks that read rather than run: the form of the code, the documents, the reference of keys, and the parsers of
 //! outside bytes on the corpora of the fuzz targets.
 
+mod circles;
 mod corpus;
 mod examples;
 mod form;
