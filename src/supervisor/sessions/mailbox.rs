@@ -407,12 +407,16 @@ impl Mailbox {
         self.over = Some(pending);
     }
 
-    /// Removes the files of the call that is over and prepares the output of the next: work that an answer need
-    /// not wait for. What fails here is done again, and reported, when the next call is laid out.
+    /// Removes the files of the call that is over and prepares the output of the next, and the gate at which the shell
+    /// waits after it: work that an answer need not wait for. What fails here is done again, and reported, when the
+    /// next call is laid out.
     pub(crate) fn tidy(&mut self) {
         self.tidy_over();
         if self.prepared.is_some() {
             return;
+        }
+        if let Err(errno) = self.gate(self.next.saturating_add(1)) {
+            tracing::debug!(%errno, "the gate after a session's next call is not prepared");
         }
         self.prepared = self
             .output()

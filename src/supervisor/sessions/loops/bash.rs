@@ -5,11 +5,14 @@
 //!
 //! - Every word that is a command is quoted, so that no alias counts, and called by `builtin` or
 //!   `command`, so that no function does.
-//! - The number of a call stands in its file as a digit. The one variable that outlives a call is
-//!   written from there at the end of each, and set negative while the shell is between two: a
-//!   loop whose body did nothing (`set -n`, a function called `builtin`, `enable -n .`) meets a
-//!   number that is not above zero, and ends. A shell that cannot go on ends; it never spins, and
-//!   never takes a call twice.
+//! - The lines around a command that has a directory, variables or an open input are in its file,
+//!   with the number of the call as digits. All other commands share lines that are part of the loop,
+//!   which bash parses once: half of what it does for a call would be to parse them. There a `for`
+//!   holds the number in its list of words, where no command can change it.
+//! - The one variable that outlives a call is written from that number at the end of each, and set
+//!   negative while the shell is between two: a loop whose body did nothing (`set -n`, a function
+//!   called `builtin`, `enable -n .`) meets a number that is not above zero, and ends. A shell that
+//!   cannot go on ends; it never spins, and never takes a call twice.
 //! - Streams are opened by path for each call, so a command may close every descriptor.
 //! - The command is read from a file (`.`), never typed: quotes and here-documents end with it.
 //! - A loop of one turn stands around it: `break` and `continue` end there.
@@ -17,6 +20,8 @@
 //!   output is the call's. Around the command stands a group without output: a DEBUG or ERR trap of
 //!   the command's runs for our lines too, and prints nothing there. The group has its input as it was:
 //!   with another, bash would leave that to commands in the background.
+
+use std::fmt::Display;
 
 use super::report::{RING, STARTED};
 use super::{ROOM, SETSID, place, shows};
@@ -35,7 +40,7 @@ const BASH: &str = "/bin/bash";
 const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap '[[ ${COFFERDAM_WAS-} ]] || { COFFERDAM_WAS=$-; ! \builtin shopt -q extdebug || COFFERDAM_WAS+=:; }; "#,
     r#"COFFERDAM_STOP=1; \builtin shopt -s extdebug; "#,
-    r#"\builtin trap "((\${#BASH_SOURCE[@]} < 2)) || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
+    r#"\builtin trap "[[ \${BASH_SOURCE-/dev/session/run.} == /dev/session/run.* ]] || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
     r#"\builtin :' INT"#,
 );
 /// The condition of the lines that take back the state that an INT left behind. Nothing else sets the variable to 0: an
@@ -58,66 +63,104 @@ pub(super) const UNSTOP_LINES: &str = concat!(
 /// Succeeds if a function hides `exec`: its redirections last under no other name. Prints the name, so it stands
 /// where output goes to `/dev/null`.
 const HAS_EXEC: &str = r"\builtin declare -F exec";
-/// The loop itself; where it starts is put before it. The file it waits to open is no standard input: for
-/// one, bash forks a child that opens it, which can be killed with the processes of a call, and which
-/// each call would wait for. A signal does not end the opening.
-const LOOP: &str = concat!(
-    r#"(COFFERDAM_CALL=-COFFERDAM_CALL)>0; )); do "#,
-    r#"3<"/dev/session/go.$COFFERDAM_CALL" && \builtin . "/dev/session/run.$COFFERDAM_CALL"; done"#,
-);
+/// Number of the call that runs, and of the next, in the lines that all calls share.
+const TURN: &str = "$COFFERDAM_TURN";
+const NEXT: &str = "$COFFERDAM_NEXT";
 
 /// Returns the program of a session's bash, whose first call has this number.
+///
+/// The gate is no standard input: for one, bash forks a child that opens it, which can be killed with the processes of a
+/// call, and which each call would wait for. A signal does not end the opening. Once it is open, the call's own lines
+/// run, if it has any, or those for a command without a directory and variables. `COFFERDAM_OPEN` stays 0 where no
+/// command was run: then no end is reported.
 pub(super) fn program(first: u64) -> String {
-    format!("{ON_INTERRUPT}\nfor ((COFFERDAM_CALL=-{first}; {LOOP}\n")
+    let number = "$COFFERDAM_CALL";
+    let gate = place("go", number);
+    let lines = place("run", number);
+    let undo = unstopped("");
+    let opens = opens(TURN, None);
+    let runs = runs("\\builtin", &place("cmd", TURN), TURN);
+    let report = report(TURN, NEXT, None);
+    format!(
+        "{ON_INTERRUPT}\n\
+         for ((COFFERDAM_CALL=-{first}; (COFFERDAM_OPEN=0, COFFERDAM_CALL=-COFFERDAM_CALL)>0; )); do \
+         3<\"{gate}\" && {{\n{undo}\
+         if [[ -s \"{lines}\" ]]; then \\builtin . \"{lines}\"; else\n\
+         for COFFERDAM_TURN in \"-{number}\" \"{number}\"; do if ((COFFERDAM_TURN<0)); then\n\
+         COFFERDAM_TURN=$((-COFFERDAM_TURN))\n\
+         {opens}{runs}{SETTLED}{LEFT}\
+         else\n\
+         COFFERDAM_NEXT=$((COFFERDAM_TURN+1))\n\
+         {report}\
+         fi; done; fi; }}; done\n"
+    )
 }
 
-/// Returns the lines around the command of call `number`. The command itself is in a separate file.
+/// Returns the lines around the command of call `number`, which is in a separate file; no lines if those of the loop do.
 ///
 /// `env` and `cwd` are of this call alone. At its end the shell shows the exit code by the files that it holds open.
 pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
-    let place = |name| place(name, number);
-    let stdin = place("in");
-    let stdout = place("out");
-    let stderr = place("err");
-    let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
-    // An INT that came after the call before had reported its end does not concern this call.
-    let mut text = format!("{}COFFERDAM_OPEN=0\n", unstopped(""));
-    // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
-    text.push_str(&format!(
-        "[[ -o functrace ]] || {HAS_EXEC} || {{ \\exec >|{stdout} 2>|{stderr} && COFFERDAM_OPEN=1; }}\n"
-    ));
-    // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
-    text.push_str(&format!(
-        "((COFFERDAM_OPEN)) || {{ \\builtin : {streams} && COFFERDAM_OPEN=1; }}\n"
-    ));
-    if let Some(cwd) = cwd {
-        let cwd = ShellKind::Bash.quoted(cwd.as_str());
-        text.push_str(&format!(
-            "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|{stderr} || COFFERDAM_OPEN=2\n"
-        ));
-    }
-    let source = source(env, &mut text);
     let command = match input {
-        StdinKind::Empty | StdinKind::Bytes => place("cmd"),
-        StdinKind::Pipe | StdinKind::Terminal => place("fed"),
+        StdinKind::Empty | StdinKind::Bytes if env.iter().next().is_none() && cwd.is_none() => {
+            return String::new();
+        }
+        StdinKind::Empty | StdinKind::Bytes => place("cmd", number),
+        StdinKind::Pipe | StdinKind::Terminal => place("fed", number),
     };
-    text.push_str(&format!(
-        "COFFERDAM_STATUS=1\n\
-         {{ for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
-         {source} . {command} {streams}; done\n\
-         COFFERDAM_STATUS=$?\n\
-         {ON_INTERRUPT}\n"
-    ));
-    // The trap makes the file or function that it ends return 2.
-    text.push_str(&unstopped("((COFFERDAM_STATUS!=2)) || COFFERDAM_STATUS=130; "));
+    let mut text = opens(number, cwd);
+    let source = source(env, &mut text);
+    text.push_str(&runs(&source, &command, number));
     if cwd.is_some() {
         text.push_str(&format!(
             "if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
              \\builtin cd -- \"$COFFERDAM_CWD\" || \\builtin cd {ROOM}\n"
         ));
     }
-    text.push_str(&report(number, None));
+    text.push_str(SETTLED);
+    text.push_str(LEFT);
+    text.push_str(&report(number, number.saturating_add(1), None));
     text
+}
+
+/// Returns the redirections to the streams of a call.
+fn streams(number: impl Display) -> String {
+    let place = |name| place(name, &number);
+    format!("<\"{}\" >|\"{}\" 2>|\"{}\"", place("in"), place("out"), place("err"))
+}
+
+/// Returns the lines that open the streams of a call, and enter its directory.
+fn opens(number: impl Display, cwd: Option<&Cwd>) -> String {
+    let stdout = place("out", &number);
+    let stderr = place("err", &number);
+    let streams = streams(number);
+    // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
+    // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
+    let mut text = format!(
+        "[[ -o functrace ]] || {HAS_EXEC} || {{ \\exec >|\"{stdout}\" 2>|\"{stderr}\" && COFFERDAM_OPEN=1; }}\n\
+         ((COFFERDAM_OPEN)) || {{ \\builtin : {streams} && COFFERDAM_OPEN=1; }}\n"
+    );
+    if let Some(cwd) = cwd {
+        let cwd = ShellKind::Bash.quoted(cwd.as_str());
+        text.push_str(&format!(
+            "COFFERDAM_CWD=${{PWD-}}\n\\builtin cd -- {cwd} 2>|\"{stderr}\" || COFFERDAM_OPEN=2\n"
+        ));
+    }
+    text
+}
+
+/// Returns the lines that run the command, in a group that [`SETTLED`] ends. `source` reads its file.
+fn runs(source: &str, command: &str, number: impl Display) -> String {
+    let streams = streams(number);
+    // The trap makes the file or function that it ends return 2.
+    let undo = unstopped("((COFFERDAM_STATUS!=2)) || COFFERDAM_STATUS=130; ");
+    format!(
+        "COFFERDAM_STATUS=1\n\
+         {{ for ((COFFERDAM_ONCE=COFFERDAM_OPEN==1; COFFERDAM_ONCE--; )); do \
+         {source} . \"{command}\" {streams}; done\n\
+         COFFERDAM_STATUS=$?\n\
+         {ON_INTERRUPT}\n\
+         {undo}"
+    )
 }
 
 /// Returns the lines that start the command of call `number` next to the shell, which takes the next call at once.
@@ -129,11 +172,9 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
 /// any other.
 pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
     let place = |name| place(name, number);
-    let stdin = place("in");
-    let stdout = place("out");
     let stderr = place("err");
     let end = place("end");
-    let streams = format!("<{stdin} >|{stdout} 2>|{stderr}");
+    let streams = streams(number);
     let mut copy = format!(
         "{{ \\builtin set +m; while \\builtin kill -0 \"$COFFERDAM_PARENT\"; do :; done; \
          \\builtin printf '{STARTED}%s\\0' \"$BASHPID\" >|{end}; }} >/dev/null 2>&1\n"
@@ -150,13 +191,15 @@ pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
         StdinKind::Terminal => place("fed"),
     };
     copy.push_str(&format!("{source} . {command}\n"));
-    let mut text = format!("{}COFFERDAM_OPEN=0 COFFERDAM_STATUS=1\n{{\n", unstopped(""));
-    text.push_str(&format!("\\builtin : {streams} && COFFERDAM_OPEN=1\n"));
+    let mut text = format!("COFFERDAM_STATUS=1\n{{\n\\builtin : {streams} && COFFERDAM_OPEN=1\n");
     text.push_str(&format!(
         "if ((COFFERDAM_OPEN)); then ( \\builtin set -m\nCOFFERDAM_PARENT=$BASHPID\n( {copy}) {streams} & ) 2>|{stderr}\n\
          COFFERDAM_STATUS=$?\nfi\n"
     ));
-    text.push_str(&report(number, Some("COFFERDAM_STATUS==0")));
+    text.push_str(SETTLED);
+    text.push_str(LEFT);
+    let silent = Some("COFFERDAM_STATUS==0");
+    text.push_str(&report(number, number.saturating_add(1), silent));
     text
 }
 
@@ -182,22 +225,24 @@ fn source(env: &Env, text: &mut String) -> String {
     words
 }
 
-/// Returns the lines after the command, by which the shell lets the streams go, shows the end and waits for the next
-/// call.
+/// The end of the group around the command. Without functrace no later call has a DEBUG trap, and ours would print at the
+/// next line.
+const SETTLED: &str = concat!(
+    "[[ -o functrace ]] || \\builtin trap - DEBUG\n",
+    "COFFERDAM_ONCE=1; \\builtin declare -F exec || COFFERDAM_ONCE=0\n",
+    "} >/dev/null 2>&1\n",
+);
+/// The line by which the shell lets the streams of the call go.
+const LEFT: &str = "((COFFERDAM_ONCE)) || \\exec >/dev/null 2>&1\n";
+
+/// Returns the lines by which the shell shows the end and waits for the next call.
 ///
 /// If `silent`, an arithmetic expression, is true, another process reports the end, or has reported it: then the
 /// call's files are gone.
-fn report(number: u64, silent: Option<&str>) -> String {
-    let end = place("end", number);
-    let next = number.saturating_add(1);
+fn report(number: impl Display, next: impl Display, silent: Option<&str>) -> String {
+    let end = place("end", &number);
     let shows = shows(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
-    let gate = place("go", next);
-    // Without functrace no later call has a DEBUG trap, and ours would print at the next line.
-    let mut text = format!(
-        "[[ -o functrace ]] || \\builtin trap - DEBUG\n\
-         COFFERDAM_ONCE=1; {HAS_EXEC} || COFFERDAM_ONCE=0\n}} >/dev/null 2>&1\n\
-         ((COFFERDAM_ONCE)) || \\exec >/dev/null 2>&1\n",
-    );
+    let gate = place("go", &next);
     // A shell that is not sure to go on does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
     // there is nothing to report to, the call was ended otherwise, and the next may be waiting.
@@ -205,16 +250,15 @@ fn report(number: u64, silent: Option<&str>) -> String {
         Some(silent) => format!("(({silent})) || "),
         None => String::new(),
     };
-    text.push_str(&format!(
+    format!(
         "COFFERDAM_SURE=0\n\
          ((COFFERDAM_CALL=COFFERDAM_ONCE=0, COFFERDAM_STOP=${{COFFERDAM_STOP-0}}, \
          COFFERDAM_OPEN=COFFERDAM_OPEN, COFFERDAM_STATUS=COFFERDAM_STATUS, 1)) && COFFERDAM_CWD= && \
-         \\builtin printf -v COFFERDAM_SURE {next}\n\
+         \\builtin printf -v COFFERDAM_SURE \"{next}\"\n\
          if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})); then \
-         if {is_reported}[[ ! -p {end} ]]; then COFFERDAM_CALL=-{next}; else {{ \
-         \\builtin printf {RING} >|{end} && COFFERDAM_CALL=-{next} && 3<{gate}; }} {shows}; fi; fi\n"
-    ));
-    text
+         if {is_reported}[[ ! -p \"{end}\" ]]; then COFFERDAM_CALL=\"-{next}\"; else {{ \
+         \\builtin printf {RING} >|\"{end}\" && COFFERDAM_CALL=\"-{next}\" && 3<\"{gate}\"; }} {shows}; fi; fi\n"
+    )
 }
 
 /// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may

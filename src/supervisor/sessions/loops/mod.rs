@@ -12,6 +12,8 @@ mod fish;
 mod posix;
 mod report;
 
+use std::fmt::Display;
+
 use cell::mounts::MAILBOX;
 use model::call::{Cwd, Env};
 use model::job::JobMode;
@@ -54,7 +56,8 @@ pub(crate) fn program(shell: ShellKind, first: u64) -> Vec<String> {
     words.map(str::to_owned).chain([text]).collect()
 }
 
-/// Returns the lines around the command of a call. The command itself is in a separate file.
+/// Returns the lines around the command of a call, or no lines if the shell has them already. The command itself is in a
+/// separate file.
 pub(crate) fn lines(shell: ShellKind, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, mode } = call;
     match (shell, mode) {
@@ -96,16 +99,16 @@ pub(crate) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
     }
 }
 
-/// Returns the path of a part of call `number` in the mailbox.
-fn place(name: &str, number: u64) -> String {
+/// Returns the path of a part of call `number` in the mailbox. The number is in digits, or a variable that has them.
+fn place(name: &str, number: impl Display) -> String {
     format!("{MAILBOX}/{name}.{number}")
 }
 
 /// Returns the redirections by which a shell shows that call `number` is over: it holds these files open from before it
 /// rings until the next call. No other process can open a file in its place.
-fn shows(number: u64, sixteens: &str, ones: &str) -> String {
+fn shows(number: impl Display, sixteens: &str, ones: &str) -> String {
     let lines = place("run", number);
-    format!("4<{lines} 5<\"{MAILBOX}/{SIXTEENS}.{sixteens}\" 6<\"{MAILBOX}/{ONES}.{ones}\"")
+    format!("4<\"{lines}\" 5<\"{MAILBOX}/{SIXTEENS}.{sixteens}\" 6<\"{MAILBOX}/{ONES}.{ones}\"")
 }
 
 /// Returns words that a shell repeats a loop for, at most. A loop over words ends whatever the commands before have
