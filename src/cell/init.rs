@@ -224,8 +224,8 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
             Turn::Again => {}
             Turn::End(reaped, cause) => {
                 init.end_others()?;
-                init.final_scan(cause)?;
-                init.report(reaped, cause)?;
+                let changed = init.final_scan(cause);
+                init.report(reaped, cause, changed.as_ref())?;
                 return init.end_domain();
             }
             Turn::SupervisorGone => return init.end_domain(),

@@ -13,8 +13,8 @@ use model::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
 pub use sys::raw;
 use sys::{Result, socket};
 
-/// Maximum size of a report in bytes: 512 denied calls of at most 8 bytes each, or a hundred
-/// changed files with 16 KiB of paths, plus the message itself.
+/// Maximum size of a report in bytes: 512 denied calls of 6 bytes each, and a hundred changed files
+/// with 16 KiB of paths, plus the message itself.
 pub const REPORT_BYTES: usize = 24 << 10;
 
 /// Messages from init.
@@ -26,21 +26,20 @@ pub enum FromInit {
     Network,
     /// Init cannot be traced any more: the cell can be handed out.
     Sealed,
-    /// The payload has ended; the cell ends after this message.
+    /// The payload has ended; the cell ends after this message. The denied calls follow in the same
+    /// packet, and then the changes in the workspace if it was scanned.
     Ended(PayloadEnd),
     /// The answer to [`ToInit::LookAtShell`]. If the call is over, the counters follow in
-    /// [`FromInit::Counted`], after [`FromInit::Changed`] if the workspace is scanned.
+    /// [`FromInit::Counted`], once the workspace is scanned if replies list changed files.
     Shown { number: u64, shell: ShownState },
     /// The answer to [`ToInit::Confirm`]: whether the payload is exiting.
     Confirmed { is_ending: bool },
-    /// Counters at the end of a call of a session.
+    /// Counters at the end of a call of a session. The rest of the packet is as in
+    /// [`FromInit::Ended`].
     Counted(InitCounters),
     /// The answer to [`ToInit::AskInput`]: sent at once, and again when a process waits for the
     /// input.
     Input { number: u32, waits: Waits },
-    /// The changes in the workspace, which follow in the same packet. Sent before the end of the
-    /// command that caused them.
-    Changed,
     /// A process named by [`ToInit::Follow`] has ended. The denied calls since the last
     /// [`FromInit::Counted`] follow; they stay in the next count.
     JobEnded(ReapedJob),
@@ -301,17 +300,6 @@ pub fn send_with(
     socket::send(to, &packet, fds)
 }
 
-/// Sends the changes in the workspace.
-pub(crate) fn send_changed(to: impl AsFd, changed: &FilesChanged) -> Result<()> {
-    let packet = postcard::to_stdvec(&(FromInit::Changed, changed));
-    socket::send(to, &packet.map_err(|_| Errno::EMSGSIZE)?, &[])
-}
-
-/// Decodes the changes after [`FromInit::Changed`]; `None` if the bytes are invalid.
-pub fn changed(bytes: &[u8]) -> Option<FilesChanged> {
-    postcard::from_bytes(bytes).ok()
-}
-
 /// Sends one message from a buffer on the stack.
 pub fn send<T: Serialize>(to: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> Result<()> {
     let mut buffer = [0_u8; 512];
@@ -350,10 +338,20 @@ impl From<StepFailed> for FromPayload {
 /// Flag in the number of a call that was refused because of a name.
 pub const GUARDED: u16 = 0x8000;
 
+/// Bytes of one denied call in a packet.
+const DENIED_BYTES: usize = 6;
+
+/// Decodes what follows [`InitCounters`] at the end of a command: the denied calls, and the changes
+/// in the workspace if it was scanned.
+pub fn appended(bytes: &[u8], count: u16) -> (Vec<DeniedCall>, Option<FilesChanged>) {
+    let changed = bytes.get(usize::from(count) * DENIED_BYTES..).unwrap_or_default();
+    (denials(bytes, count), postcard::from_bytes(changed).ok())
+}
+
 /// Decodes the denied calls after [`InitCounters`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
     bytes
-        .chunks_exact(6)
+        .chunks_exact(DENIED_BYTES)
         .take(usize::from(count))
         .filter_map(|pair| {
             let (number, count) = pair.split_first_chunk::<2>()?;

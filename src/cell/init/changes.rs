@@ -4,8 +4,8 @@
 use nix::errno::Errno;
 
 use super::{Cause, Init};
-use crate::files::Then;
-use crate::report;
+use crate::files::{Files, Then};
+use model::outcome::FilesChanged;
 use sys::Result;
 use sys::socket;
 
@@ -21,20 +21,16 @@ impl Init<'_> {
                 Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
                 Err(errno) => Err(errno),
             },
-            Then::Count => {
-                report::send_changed(self.control, &changed)?;
-                self.count()
-            }
+            Then::Count => self.count(Some(&changed)),
         }
     }
 
-    /// Scans for changes once only init is left in the cell, and reports them. Skipped for a cell
-    /// that must end at once.
-    pub(super) fn final_scan(&mut self, cause: Cause) -> Result<()> {
-        let Some(files) = &mut self.files else { return Ok(()) };
+    /// Scans for changes once only init is left in the cell. Skipped for a cell that must end at
+    /// once.
+    pub(super) fn final_scan(&mut self, cause: Cause) -> Option<FilesChanged> {
         match cause {
-            Cause::Program => report::send_changed(self.control, &files.last()),
-            Cause::OverLimit(_) => Ok(()),
+            Cause::Program => self.files.as_mut().map(Files::last),
+            Cause::OverLimit(_) => None,
         }
     }
 }

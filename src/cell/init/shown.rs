@@ -47,7 +47,7 @@ impl Init<'_> {
                         files.begin(Then::Count);
                         Ok(())
                     }
-                    None => self.count(),
+                    None => self.count(None),
                 }
             }
         }

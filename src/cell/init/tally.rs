@@ -5,6 +5,7 @@ use nix::errno::Errno;
 use super::watch::Watch;
 use super::{Cause, Init};
 use crate::report::{FromInit, InitCounters, PayloadEnd};
+use model::outcome::FilesChanged;
 use sys::Result;
 use sys::process::{End, Reaped};
 use sys::socket;
@@ -21,21 +22,28 @@ impl Init<'_> {
         }
     }
 
-    /// Reports the counters including those of the shell, and resets the counts of refused calls.
-    pub(super) fn count(&mut self) -> Result<()> {
+    /// Reports the counters including those of the shell, and the changes in the workspace if it was
+    /// scanned. Resets the counts of refused calls.
+    pub(super) fn count(&mut self, changed: Option<&FilesChanged>) -> Result<()> {
         let counts = self.counts();
         let (user, system) = self.shell_time();
         let user_us = counts.user_us.saturating_add(user);
         let system_us = counts.system_us.saturating_add(system);
-        self.send(FromInit::Counted(InitCounters { user_us, system_us, ..counts }))?;
+        let counted = FromInit::Counted(InitCounters { user_us, system_us, ..counts });
+        self.send_with(counted, changed)?;
         self.mediator.forget_refusals();
         Ok(())
     }
 
     /// Reports the end, then yields, so that the supervisor can pass the report on before this
     /// process exits.
-    pub(super) fn report(&self, reaped: Reaped, cause: Cause) -> Result<()> {
-        self.send(self.ended(status(reaped.end), cause))?;
+    pub(super) fn report(
+        &self,
+        reaped: Reaped,
+        cause: Cause,
+        changed: Option<&FilesChanged>,
+    ) -> Result<()> {
+        self.send_with(self.ended(status(reaped.end), cause), changed)?;
         std::thread::yield_now();
         Ok(())
     }
@@ -57,7 +65,17 @@ impl Init<'_> {
 
     /// Sends a message followed by the denied calls.
     pub(super) fn send(&self, message: FromInit) -> Result<()> {
-        socket::send(self.control, &self.packet(message)?, &[])
+        self.send_with(message, None)
+    }
+
+    /// Sends a message followed by the denied calls and the changes in the workspace. One packet
+    /// wakes the supervisor once.
+    fn send_with(&self, message: FromInit, changed: Option<&FilesChanged>) -> Result<()> {
+        let mut packet = self.packet(message)?;
+        if let Some(changed) = changed {
+            packet = postcard::to_extend(changed, packet).map_err(|_| Errno::EMSGSIZE)?;
+        }
+        socket::send(self.control, &packet, &[])
     }
 
     fn packet(&self, message: FromInit) -> Result<Vec<u8>> {

@@ -188,8 +188,7 @@ impl PooledCell {
                 | FromInit::Shown { .. }
                 | FromInit::Confirmed { .. }
                 | FromInit::JobEnded(_)
-                | FromInit::Input { .. }
-                | FromInit::Changed,
+                | FromInit::Input { .. },
                 _,
             ))
             | Err(_) => self.fail(Failure::Unmeasured { what: "its init's report".to_owned() }),

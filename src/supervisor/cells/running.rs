@@ -63,8 +63,6 @@ pub(crate) struct Running {
     is_reported: bool,
     /// Schedule of checks whether the end can be reported before the cell is reaped.
     death_check: DeathCheck,
-    /// Changes in the workspace as init reported them.
-    changed: Option<FilesChanged>,
     phases: Phases,
 }
 
@@ -106,7 +104,6 @@ impl Running {
             ended: None,
             is_reported: false,
             death_check: DeathCheck::default(),
-            changed: None,
             phases,
         };
         Ok((running, ends))
@@ -176,13 +173,9 @@ impl Running {
             }
         }
         match postcard::take_from_bytes::<FromInit>(room) {
-            Ok((FromInit::Ended(end), denied)) => self.end(end, denied),
+            Ok((FromInit::Ended(end), rest)) => self.end(end, rest),
             Ok((FromInit::Failed { step, errno }, _)) => {
                 self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
-                CallEvent::None
-            }
-            Ok((FromInit::Changed, changed)) => {
-                self.changed = report::changed(changed);
                 CallEvent::None
             }
             // Init does not send these to a running cell; its end will show what is wrong.
@@ -260,28 +253,29 @@ impl Running {
     }
 
     /// Returns the end as init reported it.
-    fn as_reported(&mut self, end: PayloadEnd, denied: &[u8]) -> Ended {
+    fn as_reported(&mut self, end: PayloadEnd, rest: &[u8]) -> Ended {
+        let (denials, changed) = report::appended(rest, end.counts.denied);
         Ended {
             usage: Usage {
                 user: Duration::from_micros(end.counts.user_us),
                 system: Duration::from_micros(end.counts.system_us),
                 ..self.usage(end.counts.max_rss)
             },
-            denials: report::denials(denied, end.counts.denied),
+            denials,
             timings: self.phases.timings(),
-            files_changed: self.files_changed(),
+            files_changed: self.files_changed(changed),
             ..Ended::new(self.outcome(&end))
         }
     }
 
-    /// Takes the changes in the workspace. If they were not reported, a workspace that ended with
-    /// its cell had none.
-    fn files_changed(&mut self) -> Option<FilesChanged> {
+    /// Returns the changes in the workspace as init reported them. If they were not reported, a
+    /// workspace that ended with its cell had none.
+    fn files_changed(&self, reported: Option<FilesChanged>) -> Option<FilesChanged> {
         match (self.start.changes, self.start.workspace) {
             (ListChanges::No, _) => None,
-            (ListChanges::Yes, Workspace::Fresh) => self.changed.take(),
+            (ListChanges::Yes, Workspace::Fresh) => reported,
             (ListChanges::Yes, Workspace::Granted(_) | Workspace::Session(_)) => {
-                Some(self.changed.take().unwrap_or(FilesChanged::unknown()))
+                Some(reported.unwrap_or(FilesChanged::unknown()))
             }
         }
         .filter(|changed| !changed.is_nothing())
@@ -304,10 +298,10 @@ impl Running {
 
     /// Handles init's report. Replies now, or once the cell is reaped if it can still write to a
     /// grant.
-    fn end(&mut self, end: PayloadEnd, denied: &[u8]) -> CallEvent {
+    fn end(&mut self, end: PayloadEnd, rest: &[u8]) -> CallEvent {
         self.phases.reported();
         self.read_exec_failure();
-        let ended = self.as_reported(end, denied);
+        let ended = self.as_reported(end, rest);
         self.stage = CallStage::Ending;
         self.deadline = Some(Instant::now() + LINGER);
         self.cell.stop_listening(CellSocket::Control);
@@ -385,14 +379,13 @@ impl Running {
             }
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
             match postcard::take_from_bytes::<FromInit>(bytes) {
-                Ok((FromInit::Ended(end), denied)) => {
+                Ok((FromInit::Ended(end), rest)) => {
                     self.read_exec_failure();
-                    return Some(Box::new(self.as_reported(end, denied)));
+                    return Some(Box::new(self.as_reported(end, rest)));
                 }
                 Ok((FromInit::Failed { step, errno }, _)) => {
                     self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
                 }
-                Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
                 Ok((
                     FromInit::Sealed
                     | FromInit::Network
@@ -428,7 +421,7 @@ impl Running {
             system: Duration::from_micros(used.system_us),
             ..self.usage(used.max_rss)
         };
-        let files_changed = self.files_changed();
+        let files_changed = self.files_changed(None);
         Ended { usage, timings: self.phases.timings(), files_changed, ..Ended::new(outcome) }
     }
 }

@@ -170,13 +170,17 @@ impl Supervisor {
         match self.slots.get(slot.index()).copied().flatten() {
             Some(Owner::Pool) => self.pooled_cell_event(slot, source),
             Some(Owner::Call(call)) => self.call_event(call, source),
-            Some(Owner::Session(id)) => self.shell_event(id, |shell, mailbox| match source {
-                Source::Control => shell.read_control(mailbox),
-                Source::Job => shell.read_job(),
-                Source::Pidfd => shell.collect(mailbox),
-                Source::Report => shell.read_report(Instant::now()),
-                Source::OutOfMemory => shell.out_of_memory(),
-            }),
+            Some(Owner::Session(id)) => {
+                let mut room = self.room();
+                self.shell_event(id, |shell, mailbox| match source {
+                    Source::Control => shell.read_control(&mut room, mailbox),
+                    Source::Job => shell.read_job(),
+                    Source::Pidfd => shell.collect(mailbox),
+                    Source::Report => shell.read_report(Instant::now()),
+                    Source::OutOfMemory => shell.out_of_memory(),
+                });
+                self.buffer = room;
+            }
             // The cell was collected earlier in this round.
             None => {}
         }

@@ -325,19 +325,28 @@ impl Mailbox {
 
     /// Makes the FIFOs of a call's output and report, where the cell has nothing.
     fn output(&self) -> Result<Output, Errno> {
+        let open =
+            |stream: &str, access| openat(&self.store, stream, access | OPENED, Mode::empty());
+        // For both: the stream has not ended before the shell has opened it, and opening it does not
+        // wait for a reader that may be gone.
+        let make = |stream: &str| {
+            mknodat(&self.store, stream, SFlag::S_IFIFO, OWNERS, 0)?;
+            open(stream, OFlag::O_RDWR)
+        };
+        let show =
+            |stream: &str| fchmodat(&self.store, stream, WRITABLE, FchmodatFlags::FollowSymlink);
         let mut held = Vec::new();
         let mut reader = |stream: &str| {
-            mknodat(&self.store, stream, SFlag::S_IFIFO, OWNERS, 0)?;
-            // For both: the stream has not ended before the shell has opened it, and opening it
-            // does not wait for a reader that may be gone.
-            held.push(openat(&self.store, stream, OFlag::O_RDWR | OPENED, Mode::empty())?);
-            let reader = openat(&self.store, stream, OFlag::O_RDONLY | OPENED, Mode::empty())?;
-            fchmodat(&self.store, stream, WRITABLE, FchmodatFlags::FollowSymlink)?;
+            held.push(make(stream)?);
+            let reader = open(stream, OFlag::O_RDONLY)?;
+            show(stream)?;
             Ok::<_, Errno>(reader)
         };
         let stdout = reader("out")?;
         let stderr = reader("err")?;
-        let end = reader("end")?;
+        // Its end means nothing: the supervisor itself reads it, by the descriptor that is for both.
+        let end = make("end")?;
+        show("end")?;
         Ok(Output { held, stdout, stderr, end })
     }
 

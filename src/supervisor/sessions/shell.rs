@@ -23,7 +23,7 @@ use crate::cells::exit::{self, LINGER};
 use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
-use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, REPORT_BYTES, Ticks};
+use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, Ticks};
 use cell::sealed::Overlays;
 use cell::size::Sizes;
 use cell::{Design, measure};
@@ -362,11 +362,10 @@ impl Shell {
         Ok(())
     }
 
-    /// Something from init.
-    pub(crate) fn read_control(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
-        let mut buffer = [0; REPORT_BYTES];
-        let received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
-            Ok(received) if received.bytes > 0 => received,
+    /// Reads a message of init into `room`, which fits the longest report.
+    pub(crate) fn read_control(&mut self, room: &mut Vec<u8>, mailbox: &mut Mailbox) -> ShellEvent {
+        match socket::receive_into(&self.cell.control, room, PacketWait::No) {
+            Ok(received) if received.bytes > 0 => {}
             Err(Errno::EAGAIN) => return ShellEvent::None,
             // The pidfd reports the end.
             Ok(_) | Err(_) => {
@@ -374,16 +373,20 @@ impl Shell {
                 return ShellEvent::None;
             }
         };
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
-        match postcard::take_from_bytes::<FromInit>(bytes) {
-            Ok((FromInit::Counted(counts), denied)) if self.stage == ShellStage::Counting => {
-                return self.counted(counts, report::denials(denied, counts.denied), mailbox);
+        match postcard::take_from_bytes::<FromInit>(room) {
+            Ok((FromInit::Counted(counts), rest)) => {
+                let (denials, changed) = report::appended(rest, counts.denied);
+                self.changed = changed;
+                // Otherwise an answer that no call waits for any more.
+                if self.stage == ShellStage::Counting {
+                    return self.counted(counts, denials, mailbox);
+                }
             }
             Ok((FromInit::Confirmed { is_ending }, _)) => {
                 return self.confirmed(is_ending, mailbox);
             }
-            Ok((FromInit::Ended(end), denied)) => {
-                self.end = Some((end, report::denials(denied, end.counts.denied)));
+            Ok((FromInit::Ended(end), rest)) => {
+                self.take_end(end, rest);
                 self.stage = ShellStage::Ending;
                 let now = Instant::now();
                 self.deadline = Some(now + LINGER);
@@ -396,14 +399,19 @@ impl Shell {
                 return self.shown(number, shell, Instant::now());
             }
             Ok((FromInit::Input { number, waits }, _)) => return self.answered(number, waits),
-            Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
             Ok((FromInit::JobEnded(job), denied)) => {
                 return self.job_ended(&job, denied, mailbox);
             }
-            // An answer that no call waits for any more.
-            Ok((FromInit::Counted(_) | FromInit::Sealed | FromInit::Network, _)) | Err(_) => {}
+            Ok((FromInit::Sealed | FromInit::Network, _)) | Err(_) => {}
         }
         ShellEvent::None
+    }
+
+    /// Takes the end of the cell as init reported it.
+    fn take_end(&mut self, end: PayloadEnd, rest: &[u8]) {
+        let (denials, changed) = report::appended(rest, end.counts.denied);
+        self.end = Some((end, denials));
+        self.changed = changed.or(self.changed.take());
     }
 
     /// Takes the counters at the end of a call. An interrupt for it may be on its way to init: until it has been sent, the

@@ -125,15 +125,14 @@ impl Shell {
             };
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
             match postcard::take_from_bytes(bytes) {
-                Ok((FromInit::Ended(end), denied)) => {
-                    self.end = Some((end, report::denials(denied, end.counts.denied)));
+                Ok((FromInit::Ended(end), rest)) => self.take_end(end, rest),
+                Ok((FromInit::Counted(counts), rest)) => {
+                    self.changed = report::appended(rest, counts.denied).1;
                 }
-                Ok((FromInit::Changed, changed)) => self.changed = report::changed(changed),
                 Ok((
                     FromInit::Failed { .. }
                     | FromInit::Sealed
                     | FromInit::Network
-                    | FromInit::Counted(_)
                     | FromInit::Shown { .. }
                     | FromInit::Confirmed { .. }
                     | FromInit::JobEnded(_)
