@@ -263,7 +263,7 @@ fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Resu
         matches: named(&written.matches),
         not_matches: named(&written.not_matches),
         file: document.file.clone(),
-        line: document.mistake(written.id.span(), "").line,
+        line: document.line(written.id.span().start),
     };
     check_examples(document, written, &rule)?;
     Ok(rule)

@@ -98,13 +98,20 @@ impl Document {
         T::deserialize(Item::Parsed(&table)).map_err(|error| self.unfit(&error))
     }
 
+    /// Returns the number of the line with a byte of the text.
+    #[must_use]
+    pub fn line(&self, byte: usize) -> usize {
+        let before = self.text.get(..byte).unwrap_or(&self.text);
+        memchr::memchr_iter(b'\n', before.as_bytes()).count() + 1
+    }
+
     /// Makes a mistake at a byte range of the text.
     pub fn mistake(&self, span: Range<usize>, message: impl Into<String>) -> Mistake {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Mistake {
             file: self.file.clone(),
-            line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
+            line: self.line(span.start),
             column: before.get(line_start..).unwrap_or("").chars().count() + 1,
             message: message.into(),
             hint: None,

@@ -114,6 +114,10 @@ fn absolute(document: &Document, text: &Spanned<String>) -> Result<PathBuf, Mist
     if path.contains('\0') {
         return mistake("a path contains a NUL byte");
     }
+    // Usually nothing has to be left out. The first part is the one before the root.
+    if path.split('/').skip(1).all(|part| !matches!(part, "" | "." | "..")) {
+        return Ok(PathBuf::from(path));
+    }
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if parts.contains(&"..") {
         return mistake("a path must not contain `..`");
