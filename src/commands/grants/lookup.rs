@@ -213,7 +213,7 @@ fn resolve<'m>(
     never_whole(request, &host, home)?;
     // The file is still open, so that no other can have its inode.
     let again = open_resolved(&c_path(&host).map_err(failed)?).map_err(failed)?;
-    let file = FileId::of_file(&*end).map_err(failed)?;
+    let file = FileId::from(&status);
     if FileId::of_file(&again).map_err(failed)? != file {
         return Err(failed(Errno::ESTALE));
     }
@@ -342,15 +342,15 @@ struct FollowedPath {
 /// of tool chains have most of their directories in common.
 struct Walked {
     root: Rc<OwnedFd>,
-    root_id: FileId,
+    root_status: FileStat,
     directories: BTreeMap<OsString, (Rc<OwnedFd>, FileStat)>,
 }
 
 impl Walked {
     fn begin() -> Result<Self, Errno> {
         let root = open_resolved(c"/")?;
-        let root_id = FileId::of_file(&root)?;
-        Ok(Self { root: Rc::new(root), root_id, directories: BTreeMap::new() })
+        let root_status = fstat(&root)?;
+        Ok(Self { root: Rc::new(root), root_status, directories: BTreeMap::new() })
     }
 
     /// Opens the name `name` in a directory, whose path with the name is `path`, unless that was done before.
@@ -376,7 +376,8 @@ impl Walked {
         let mut remaining: VecDeque<OsString> = names(path).collect();
         let mut host = PathBuf::from("/");
         let mut end = Rc::clone(&self.root);
-        let mut above = vec![self.root_id];
+        let mut above = vec![FileId::from(&self.root_status)];
+        let mut last = self.root_status;
         let mut links = Vec::new();
         while let Some(name) = remaining.pop_front() {
             let path = host.join(&name);
@@ -392,12 +393,14 @@ impl Walked {
                 if text.is_absolute() {
                     host = PathBuf::from("/");
                     end = Rc::clone(&self.root);
+                    last = self.root_status;
                     above.truncate(1);
                 }
                 names(text).rev().for_each(|name| remaining.push_front(name));
                 continue;
             }
             end = next;
+            last = status;
             if name == ".." {
                 host.pop();
                 above.truncate(above.len().saturating_sub(1).max(1));
@@ -406,8 +409,7 @@ impl Walked {
                 above.push(FileId::from(&status));
             }
         }
-        let status = fstat(&end)?;
-        Ok(FollowedPath { end, status, host, links })
+        Ok(FollowedPath { end, status: last, host, links })
     }
 }
 

@@ -152,7 +152,7 @@ fn numbers(path: &OsStr) -> Vec<u64> {
 #[derive(Debug, Default)]
 struct HostFiles {
     exist: BTreeMap<OsString, bool>,
-    entries: BTreeMap<OsString, Rc<[OsString]>>,
+    listings: BTreeMap<OsString, Rc<Listing>>,
 }
 
 impl HostFiles {
@@ -172,12 +172,19 @@ impl HostFiles {
             None => (Path::new("/"), row.trim_start_matches('/')),
         };
         let mut paths = vec![start.to_owned()];
+        // True if the paths are entries of a directory that was listed: rows look for some dozens of names in each.
+        let mut are_entries = false;
         for part in below.split('/') {
-            paths = match part.contains(['*', '[']) {
+            let is_pattern = part.contains(['*', '[']);
+            if !is_pattern && are_entries {
+                paths.retain(|parent| self.may_have(parent, part));
+            }
+            paths = match is_pattern {
                 true => paths.iter().flat_map(|parent| self.entries_like(parent, part)).collect(),
                 false => paths.iter().map(|parent| parent.join(part)).collect(),
             };
             paths.retain(|path| self.exists(path));
+            are_entries = is_pattern;
         }
         paths
     }
@@ -191,24 +198,47 @@ impl HostFiles {
         exists
     }
 
+    /// Returns true if a directory has an entry of this name, or if that is unknown.
+    fn may_have(&mut self, directory: &Path, name: &str) -> bool {
+        let listing = self.listing(directory);
+        !listing.is_whole || listing.names.iter().any(|entry| entry == name)
+    }
+
     /// Returns the entries of a directory whose names match a pattern.
     fn entries_like(&mut self, directory: &Path, pattern: &str) -> Vec<PathBuf> {
         let Ok(pattern) = Pattern::new(pattern) else { return Vec::new() };
         let fits = |name: &&OsString| name.to_str().is_some_and(|name| pattern.matches(name));
-        let entries = self.entries(directory);
-        entries.iter().filter(fits).map(|name| directory.join(name)).collect()
+        let listing = self.listing(directory);
+        listing.names.iter().filter(fits).map(|name| directory.join(name)).collect()
     }
 
-    fn entries(&mut self, directory: &Path) -> Rc<[OsString]> {
-        if let Some(entries) = self.entries.get(directory.as_os_str()) {
-            return Rc::clone(entries);
+    fn listing(&mut self, directory: &Path) -> Rc<Listing> {
+        if let Some(listing) = self.listings.get(directory.as_os_str()) {
+            return Rc::clone(listing);
         }
         // Cells could not read a directory either that cannot be read here.
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let entries: Rc<[OsString]> = entries.map(|entry| entry.file_name()).collect();
-        self.entries.insert(directory.as_os_str().to_owned(), Rc::clone(&entries));
-        entries
+        let mut listing = Listing { names: Vec::new(), is_whole: true };
+        match std::fs::read_dir(directory) {
+            Ok(entries) => {
+                for entry in entries {
+                    listing.is_whole &= entry.is_ok();
+                    listing.names.extend(entry.map(|entry| entry.file_name()));
+                }
+            }
+            Err(_) => listing.is_whole = false,
+        }
+        let listing = Rc::new(listing);
+        self.listings.insert(directory.as_os_str().to_owned(), Rc::clone(&listing));
+        listing
     }
+}
+
+/// The names in a directory.
+#[derive(Debug)]
+struct Listing {
+    names: Vec<OsString>,
+    /// False if some of them, or all, could not be read.
+    is_whole: bool,
 }
 
 /// Replaces `~` in the path of a row.
