@@ -16,7 +16,7 @@ use elf::endian::AnyEndian;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::support::{Caller, Check, Claim, Failed, For, Need, children, claim, patience};
+use crate::support::{Caller, Check, Claim, Failed, For, Need, Who, children, claim, patience};
 use budgets::keeps;
 use traced::Traced;
 
@@ -36,6 +36,7 @@ pub fn claims() -> Vec<Claim> {
         claim("the_crates_keep_their_budget", crates).only(For::User),
         claim("the_code_keeps_its_budget", code).only(For::User),
         claim("a_start_keeps_its_budgets", start).only(For::User).needs(traced),
+        claim("a_start_with_tool_chains_keeps_its_budgets", start_with_tool_chains).needs(traced),
         claim("a_call_of_a_session_keeps_its_budget", session_call).only(For::User).needs(traced),
         claim("a_fresh_cell_keeps_its_budget", fresh_cell).only(For::User).needs(traced),
         claim("a_calculation_keeps_its_budget", calculation).only(For::User).needs(traced),
@@ -83,6 +84,57 @@ fn start(caller: &Caller) -> Check {
     let faults = minor_faults(started.child.id())?;
     started.close()?;
     keeps("start: page faults", faults)
+}
+
+/// Slots of the server whose start with tool chains is counted: for root each has its own mounts.
+const SLOTS: u16 = 8;
+
+/// Counts the processes and mounts that a start makes where a repository and tool chains are granted.
+fn start_with_tool_chains(caller: &Caller) -> Check {
+    // Not below /tmp, which cells do not see.
+    let home = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
+    let directories = [
+        "",
+        ".cargo",
+        ".cargo/bin",
+        ".cargo/registry",
+        ".cargo/registry/cache",
+        ".cargo/registry/src",
+        ".nvm",
+        ".nvm/versions",
+        ".rustup",
+        ".rustup/toolchains",
+        "project",
+        "project/.git",
+        "project/.git/hooks",
+        "project/.git/objects",
+        "project/.git/refs",
+    ];
+    for name in directories.map(|name| home.path().join(name)) {
+        fs::create_dir(&name).or_else(|error| if name.is_dir() { Ok(()) } else { Err(error) })?;
+        caller.own(&name)?;
+    }
+    let head = home.path().join("project/.git/HEAD");
+    fs::write(&head, "ref: refs/heads/main\n")?;
+    caller.own(&head)?;
+    let config = caller.directory("config")?;
+    caller.file("config/cofferdam.toml", &format!("schema = 1\n[limits]\ncells = {SLOTS}\n"))?;
+    let project = home.path().join("project");
+    let arguments = ["--config", &config.to_string_lossy(), "serve", "--workspace"];
+    let traced = Traced::serving(
+        caller,
+        home.path(),
+        &[&arguments[..], &[&project.to_string_lossy()]].concat(),
+    )?;
+    let processes = traced.count_until_ready(&["clone", "clone3", "fork", "vfork"])?;
+    let mounts = traced.count_until_ready(&["mount", "move_mount"])?;
+    traced.client.close()?;
+    let who = match caller.who {
+        Who::Root => "root",
+        Who::User => "a user",
+    };
+    keeps(&format!("start of {who} with tool chains: processes"), processes)?;
+    keeps(&format!("start of {who} with tool chains: mounts"), mounts)
 }
 
 /// Counts what front end and supervisor do for a command in a running shell.

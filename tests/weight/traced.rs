@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::LOOK;
@@ -17,11 +17,38 @@ pub struct Traced {
 
 impl Traced {
     pub fn start(caller: &Caller, groups: &str) -> Result<Self, Failed> {
+        Self::serving(caller, &caller.home, &["serve", "--tools", groups])
+    }
+
+    /// Starts a server with these arguments and this home.
+    pub fn serving(caller: &Caller, home: &Path, arguments: &[&str]) -> Result<Self, Failed> {
         let trace = caller.home.join("trace");
         let mut command = caller.outside("strace");
         command.args(["-f", "-q", "-s", "48", "-o"]).arg(&trace).arg(caller.binary());
-        command.args(["serve", "--tools", groups]);
+        command.args(arguments).env("HOME", home);
         Ok(Self { client: Client::start(command)?, trace })
+    }
+
+    /// Counts the calls by these names that all processes have made when the supervisor is ready. Those that make a thread
+    /// are not counted.
+    pub fn count_until_ready(&self, names: &[&str]) -> Result<usize, Failed> {
+        // The last step of its start: a filter.
+        let ready = format!("{} seccomp(SECCOMP_SET_MODE_FILTER", self.supervisor()?);
+        let end = Instant::now() + patience();
+        let mut text = fs::read_to_string(&self.trace)?;
+        while !text.lines().any(|line| line.starts_with(&ready)) {
+            if Instant::now() > end {
+                return Err("the supervisor does not become ready".into());
+            }
+            std::thread::sleep(LOOK);
+            text = fs::read_to_string(&self.trace)?;
+        }
+        let is_named = |line: &&str| {
+            let call = line.split_once(' ').and_then(|(_, call)| call.trim_start().split_once('('));
+            let is_thread = line.contains("CLONE_THREAD");
+            is_call(line) && !is_thread && call.is_some_and(|(name, _)| names.contains(&name))
+        };
+        Ok(text.lines().filter(is_named).count())
     }
 
     /// Returns the process that strace started.
