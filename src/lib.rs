@@ -8,7 +8,7 @@
 //! ```text
 //! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
-//!                    │ socket, lists   ── watcher, only with a project: reads its changed folder  (watcher)
+//!                    │ socket, lists   ── watcher, only with a project: reads its changed folder  (projects)
 //!                  supervisor          pid 1 of a new pid namespace; one thread, poll, pidfds
 //!                    │ SOCK_SEQPACKET  ── gateway ── worker of each cell that sends, only with egress  (gateway)
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
@@ -38,8 +38,8 @@
 //!
 //! Every name except `commands` is a crate in `src/NAME/`, so Cargo enforces the dependencies.
 //!
-//! [`commands`]: a file or folder for each command. `start` has the order in which a process becomes a front end, `settings`
-//! joins configuration and grants, `launch` starts the supervisor.
+//! [`commands`]: a file or folder for each command. `grants` resolves what the operator grants, `launch` starts the
+//! supervisor with it, `start` has the order in which a process becomes a front end.
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `tools` has a row for each tool: how it is listed and what a call of it does.
@@ -68,11 +68,11 @@
 //! *Architecture Invariant:* `cell` does not know of `mcp`; between clone and exec there are only
 //! system calls; no result of one is dropped.
 //!
-//! [`project`]: a folder of scripts, read into a list of tools, resources and prompts. In its cell the runner
+//! [`projects`]: a folder of scripts, read into lists of tools, resources and prompts. In its cell the runner
 //! (`src/helpers/runner/`) starts a script and serves it: files, questions and downloads, and the report at the end.
 //! *Architecture Invariant:* it runs nothing, and follows no link.
 //!
-//! [`watcher`]: the process that reads a served project again when it changes, and sends it to the front end.
+//! [`projects::watcher`]: the process that reads a served project again when it changes, and sends it to the front end.
 //! *Architecture Invariant:* it can read one directory, and holds no secret and no client.
 //!
 //! [`jq`]: the program `jq` for scripts of a project; it is this binary under another name.

@@ -20,9 +20,9 @@ use model::egress::{Egress, EgressRule, SecretSource};
 use model::outcome::in_words;
 use model::profile::{Profile, TRUST};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
+use projects::watcher::WatcherSpec;
 use supervisor::{Caps, IdRange, Spec};
 use sys::signals;
-use watcher::WatcherSpec;
 
 /// Number of instances of root that share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -166,7 +166,7 @@ fn start_others(watcher: Option<WatcherSpec>, upkeep: Option<&CacheUpkeep>) -> O
 
 /// Starts the process that watches a project. A server without it is as one of before: its lists stay as they are.
 fn watch(spec: WatcherSpec) -> Option<OwnedFd> {
-    let started = watcher::start(spec);
+    let started = projects::watcher::start(spec);
     started.inspect_err(|errno| tracing::warn!("project: changes are not seen: {errno}")).ok()
 }
 

@@ -21,7 +21,7 @@ use model::receipt::Tier;
 use policy::flags::DeclaredCommand;
 use policy::tools::FETCH;
 use policy::{Effect, Principal, Profiles, Terms};
-use project::GrantedDirectory;
+use projects::GrantedDirectory;
 use service::Setup;
 use service::host_programs::HostPrograms;
 use supervisor::{Granted, OwnIds, ScopeWish, Socket};

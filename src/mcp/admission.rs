@@ -6,7 +6,7 @@ use rmcp::model::ErrorCode;
 use super::context::Context;
 use super::projects::{error, mark};
 use super::server::Server;
-use project::{Project, ScriptLaunch, ScriptTool, hooks};
+use projects::{Project, ScriptLaunch, ScriptTool, hooks};
 
 /// Name of the hook's call in rules, after `project:`.
 const ASKS: &str = "hooks/policy";

@@ -16,7 +16,7 @@ use crate::projects::current::{NotWatched, Versions};
 use crate::resources;
 use crate::server::{Server, Shared};
 use crate::subscriptions::{FILES, WatchedFile};
-use project::WatchableResource;
+use projects::WatchableResource;
 
 /// Minimum time between two notifications of one client, which reads the list again after each.
 const APART: Duration = Duration::from_millis(500);

@@ -15,7 +15,7 @@ use rmcp::{ErrorData, RoleServer};
 use serde_json::{Map, Value, json};
 
 use crate::offer::Offer;
-use project::{ProjectSettings, RemoteToken};
+use projects::{ProjectSettings, RemoteToken};
 
 /// Methods that reveal the server's name, and nothing of its project.
 const OPEN: [&str; 2] = [InitializeResultMethod::VALUE, PingRequestMethod::VALUE];

@@ -14,7 +14,7 @@ use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value};
 
 use crate::{harmless, tasks};
-use project::ScriptMessage;
+use projects::ScriptMessage;
 
 /// Messages that a client receives in each [`WINDOW`], at most; the rest is counted.
 pub const MOST: u32 = 100;

@@ -27,7 +27,7 @@ use super::pages::{self, MOVED, Paged};
 use super::server::Server;
 use super::{harmless, reply};
 use model::outcome::Outcome;
-use project::{
+use projects::{
     AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, SUGGESTIONS,
     ScriptEnd, ScriptError, ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
 };

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use crate::background_task::BackgroundTask;
 use crate::projects::current::{CurrentProject, HeldFile, NotWatched};
-use project::WATCHED_FILES;
+use projects::WATCHED_FILES;
 
 /// Maximum watched files of one session, or of all streams of one client.
 pub(crate) const FILES: usize = 64;

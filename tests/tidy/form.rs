@@ -23,10 +23,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("supervisor", &["cell", "helpers", "model", "sys"]),
     // For the numbers of system calls, and those that the profile `bash` lists.
     ("selftest", &["helpers", "model", "profile", "sys"]),
-    // Reads a folder of scripts, and runs nothing.
-    ("project", &[]),
-    // Reads a project again, in a separate process.
-    ("watcher", &["cell", "model", "project", "sys"]),
+    // Its watcher is a confined process.
+    ("projects", &["cell", "model", "sys"]),
     // An applet: nothing of the product is in it.
     ("jq", &[]),
     ("policy", &["model", "profile"]),
@@ -37,7 +35,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // For its tests.
     ("capture", &["model"]),
     ("calc", &["model"]),
-    ("mcp", &["calc", "capture", "model", "policy", "profile", "project", "service"]),
+    ("mcp", &["calc", "capture", "model", "policy", "profile", "projects", "service"]),
     ("http", &["config", "mcp", "model", "policy", "service"]),
     // An executor is made from the configuration in force.
     ("service", &["audit", "calc", "capture", "config", "link", "model", "policy", "profile"]),

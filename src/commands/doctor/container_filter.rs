@@ -41,7 +41,7 @@ pub(super) fn names() -> BTreeSet<String> {
     let shipped = Profiles::compiled_in();
     let of_profiles = shipped.iter().flat_map(|profile| profile.calls.iter());
     let of_profiles = of_profiles.map(|call| model::profile::calls::name(*call));
-    let confined = confine::calls().chain(gateway::calls()).chain(watcher::calls());
+    let confined = confine::calls().chain(gateway::calls()).chain(projects::watcher::calls());
     let confined = confined.map(|call| call.name());
     let made_by_us = supervisor::outer_calls().into_iter().chain(confined);
     let mut names: BTreeSet<String> = listed.chain(made_by_us).map(str::to_owned).collect();
@@ -127,7 +127,7 @@ mod tests {
         for call in supervisor::outer_calls() {
             assert!(names.contains(call), "{call}");
         }
-        for call in confine::calls().chain(gateway::calls()).chain(watcher::calls()) {
+        for call in confine::calls().chain(gateway::calls()).chain(projects::watcher::calls()) {
             assert!(names.contains(call.name()), "{}", call.name());
         }
         // Calls of `main`, which opens a listener, and of the supervisor, which gives a cell its network.

@@ -159,7 +159,7 @@ fn add_script_sdk(settings: &mut Settings) -> Result<(), CliError> {
             .with_hint("start it again from where it is installed")
     })?;
     for profile in settings.profiles.iter_mut().filter(|profile| profile.workspace) {
-        profile.script_sdk = project::SDK;
+        profile.script_sdk = projects::SDK;
         profile.paths.push(HostPath {
             host: program.clone(),
             cell: Path::new(SCRIPT_PROGRAMS).join("jq"),

@@ -11,8 +11,8 @@ use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
 use crate::commands::settings;
 use model::profile::PATH;
-use project::ProjectSettings;
-use project::hooks::{HEALTH, POLICY};
+use projects::ProjectSettings;
+use projects::hooks::{HEALTH, POLICY};
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Args)]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use model::outcome::in_words;
-use project::hooks::{self, HookResults};
+use projects::hooks::{self, HookResults};
 
 /// Maximum time of all hooks of a project.
 const MAX_TIME: &str = "20s";

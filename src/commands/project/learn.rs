@@ -23,7 +23,7 @@ use model::call::RUNNER;
 use model::job::Access;
 use model::outcome::{Outcome, in_words};
 use model::units::Time;
-use project::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
+use projects::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Args)]

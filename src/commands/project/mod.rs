@@ -23,8 +23,8 @@ use crate::commands::format::{Rows, plain, pretty};
 use config::projects::ProjectKeys;
 use model::call::Env;
 use model::job::Access;
-use project::hooks::{ENV, POLICY, REGISTER};
-use project::{
+use projects::hooks::{ENV, POLICY, REGISTER};
+use projects::{
     CompletionOf, FetchBounds, Project, ProjectDirectory, ProjectError, ProjectSettings,
     StreamLimits,
 };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::commands::error::CliError;
 use model::outcome::in_words;
-use project::Project;
+use projects::Project;
 
 /// Folders whose files a project uses.
 const FOLDERS: [&str; 8] =

@@ -12,7 +12,7 @@ use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, pretty};
 use crate::commands::settings;
 use model::outcome::in_words;
-use project::ScriptLaunch;
+use projects::ScriptLaunch;
 
 /// Version of MCP that is spoken.
 const VERSION: &str = "2025-06-18";

@@ -37,7 +37,7 @@ use mcp::serve::{self, Offer, ServeError, Watch};
 use model::accounts;
 use model::outcome::{Failure, in_words};
 use policy::Principal;
-use project::Project;
+use projects::Project;
 use service::Executor;
 use supervisor::{OwnIds, ScopeWish};
 use sys::memory;

@@ -16,8 +16,8 @@ use mcp::projects::CurrentProject;
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use policy::tools::FETCH;
-use project::{KEPT, ProjectDirectory, ProjectSettings};
-use watcher::WatcherSpec;
+use projects::watcher::WatcherSpec;
+use projects::{KEPT, ProjectDirectory, ProjectSettings};
 
 /// Reads the project that is to be served, and says on standard error what of it is not.
 ///

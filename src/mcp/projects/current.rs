@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use project::{
+use projects::{
     FRAME_BYTES, ListedChanges, Project, ProjectMistake, WATCHED_FILES, WatchOrder, WatchReport,
     framed,
 };

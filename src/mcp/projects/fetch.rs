@@ -12,7 +12,7 @@ use super::{READS, contents, error};
 use crate::context::Context;
 use crate::server::Server;
 use capture::tap::{Reader, Tap};
-use project::{
+use projects::{
     AskedResource, FetchError, FetchFault, FetchRequest, Project, ScriptError, ScriptLaunch,
 };
 use service::refused::{Refused, RefusedKind};

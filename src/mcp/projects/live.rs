@@ -18,7 +18,7 @@ use crate::harmless;
 use crate::server::Server;
 use crate::tasks::{self, Lasting};
 use capture::tap::{Reader, Source, Tap};
-use project::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
+use projects::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
 use service::refused::Refused;
 use service::shell::ScriptArgs;
 use service::{CallReport, Caller, Feed};

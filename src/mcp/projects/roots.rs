@@ -10,7 +10,7 @@ use rmcp::model::ProtocolVersion;
 
 use crate::context::Context;
 use crate::server::Server;
-use project::{Project, ScriptRoot};
+use projects::{Project, ScriptRoot};
 
 /// Time that a client has to list its roots; after it a call runs without them.
 const TIME: Duration = Duration::from_secs(2);

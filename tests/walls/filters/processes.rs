@@ -137,7 +137,7 @@ pub fn a_watcher_of_a_project_is_answered_as_its_list_reads() {
         inotify_add_watch inotify_rm_watch geteuid futex mmap munmap mremap mprotect madvise brk rt_sigaction \
         rt_sigprocmask rt_sigreturn sigaltstack getrandom clock_gettime clock_nanosleep sched_yield getpid \
         restart_syscall exit exit_group";
-    let program = watcher::program().expect("it compiles");
+    let program = projects::watcher::program().expect("it compiles");
     let corners = corners(&program);
     for number in 0..NUMBERS {
         let name = name_of(number);

@@ -8,8 +8,15 @@ use crate::tree::{FoundFile, Tree};
 
 /// Ending of the names of metadata files.
 pub(crate) const META: &str = ".meta.json";
+/// Endings of the names of scripts that suggest values for the file next to them.
+pub(crate) const COMPLETIONS: [&str; 2] = [".completion", ".completion.sh"];
 /// Lines of a file among which metadata may stand.
 const INLINE_LINES: usize = 10;
+
+/// Returns true for the name of a script that completes the arguments of the file next to it.
+pub(crate) fn is_completion(name: &str) -> bool {
+    COMPLETIONS.iter().any(|ending| name.ends_with(ending))
+}
 
 /// Metadata of a file, and the place that it is from.
 #[derive(Debug, Default)]

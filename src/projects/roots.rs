@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::fields::{Fields, json_object};
-use crate::launch::ROOT;
 use crate::tree::Tree;
-use crate::{Project, ProjectMistake};
+use crate::{Project, ProjectMistake, ROOT};
 
 /// Place of the file.
 const FILE: &str = "config/roots.json";

@@ -101,7 +101,7 @@ impl ProjectDirectory {
     ///
     /// # Errors
     /// That of the first visit that failed.
-    pub fn visit_listed_folders<E>(
+    pub(crate) fn visit_listed_folders<E>(
         &self,
         mut visit: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::ProjectMistake;
 use crate::fields::{Fields, json_object};
-use crate::resources::ScriptResource;
+use crate::resources::{PageSource, ScriptResource};
 use crate::tools::ScriptTool;
 use crate::tree::{Tree, leaves};
 
@@ -24,15 +23,6 @@ const SETTINGS: &str = "/*SETTINGS*/null";
 /// Templates that the page has.
 const TEMPLATES: [&str; 6] =
     ["form", "data-table", "progress", "diff-viewer", "tree-view", "kanban"];
-
-/// Source of a page's HTML.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PageSource {
-    /// File in the project, read at each request.
-    File(String),
-    /// HTML made of a template.
-    Made(String),
-}
 
 /// Finds the pages of a project.
 pub(crate) fn pages(

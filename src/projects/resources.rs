@@ -6,12 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
-use crate::completions::is_beside;
 use crate::fields::{Fields, json_object};
-use crate::metadata::{self, META};
+use crate::metadata::{self, META, is_completion};
 use crate::register::Entry;
 use crate::tree::{FoundFile, Tree};
-use crate::ui::PageSource;
 
 /// Folder of the resources.
 const FOLDER: &str = "resources";
@@ -32,6 +30,15 @@ pub struct ScriptResource {
     pub meta: Option<Map<String, Value>>,
     /// Source of its HTML, if it is a page.
     pub(crate) page: Option<PageSource>,
+}
+
+/// Source of a page's HTML.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PageSource {
+    /// File in the project, read at each request.
+    File(String),
+    /// HTML made of a template.
+    Made(String),
 }
 
 /// A template of resources.
@@ -55,7 +62,8 @@ pub(crate) fn discovered(
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
     let files = tree.files(FOLDER, mistakes)?;
     let mut resources = Vec::new();
-    let is_resource = |file: &&FoundFile| !file.name().ends_with(META) && !is_beside(file.name());
+    let is_resource =
+        |file: &&FoundFile| !file.name().ends_with(META) && !is_completion(file.name());
     for file in files.iter().filter(is_resource) {
         match metadata::of(tree, file, &["uri"]) {
             Ok(found) => {

@@ -1,88 +1,19 @@
-//! The end of a script, and the result or the error of its call.
+//! The result of a call, or its error, from the output of the script.
 
 use serde_json::{Map, Value, json};
 
 use crate::embedded;
 use crate::json::{FirstDocument, VALUES};
 use crate::launch::{ScriptLaunch, ShellReport};
+use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::{Project, ScriptTool};
 
-/// Code of an internal error (JSON-RPC).
-const INTERNAL: i64 = -32603;
 /// Code of a cancelled call.
 const CANCELLED: i64 = -32001;
 /// Exit code of a call that was ended by its time limit (timeout(1)).
 const TIMED_OUT: i32 = 124;
-/// Codes by which a client learns something of the protocol: no JSON, no request, no method, headers, capabilities, revisions, and
-/// an address that the user is to be led to. A script has nothing to say about these.
-const OF_THE_PROTOCOL: [i64; 7] = [-32700, -32600, -32601, -32020, -32021, -32022, -32042];
 /// Beginnings of the keys of `_meta` that are the server's.
 const OF_THE_SERVER: [&str; 2] = ["cofferdam/", "io.modelcontextprotocol/"];
-/// How the cell of a script ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ScriptEnd {
-    /// By itself.
-    Exited,
-    TimedOut,
-    /// By its time without progress.
-    Idle,
-    Cancelled,
-    /// In another way, in words.
-    Stopped(String),
-}
-
-/// Output of a call, as it was captured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScriptOutput {
-    pub end: ScriptEnd,
-    /// Report of the end, with the output of the script; `None` if it was longer than what is kept.
-    pub report: Option<Vec<u8>>,
-    /// Last bytes of standard error.
-    pub stderr: Vec<u8>,
-    /// Bytes of standard error in all.
-    pub stderr_bytes: u64,
-}
-
-/// A log message of a script.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ScriptMessage {
-    /// Level as the script wrote it.
-    pub level: Value,
-    pub logger: Option<String>,
-    pub data: Value,
-}
-
-/// A JSON-RPC error.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{message}")]
-pub struct ScriptError {
-    pub code: i64,
-    pub message: String,
-    pub data: Option<Value>,
-}
-
-impl ScriptError {
-    fn internal(message: impl Into<String>) -> Self {
-        Self { code: INTERNAL, message: message.into(), data: None }
-    }
-
-    /// Reads an error that a script wrote: an object with a code and a message.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        Self::of(FirstDocument::of(bytes).value?)
-    }
-
-    fn of(mut document: Value) -> Option<Self> {
-        let error = document.as_object_mut()?;
-        let code = error.get("code")?.as_i64()?;
-        let message = error.get("message")?.as_str()?.to_owned();
-        let data = error.remove("data").filter(|data| !data.is_null());
-        if OF_THE_PROTOCOL.contains(&code) {
-            let data = json!({ "code": code, "data": data });
-            return Some(Self { code: INTERNAL, message, data: Some(data) });
-        }
-        Some(Self { code, message, data })
-    }
-}
 
 impl Project {
     /// Makes the result of a call: a `CallToolResult` as JSON.

@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
-use crate::completions::is_beside;
 use crate::fields::Fields;
-use crate::metadata::{self, META};
+use crate::metadata::{self, META, is_completion};
 use crate::register::Entry;
 use crate::tools::normalised;
 use crate::tree::{FoundFile, Tree};
@@ -102,7 +101,7 @@ pub(crate) fn discovered(
     let files = tree.files(FOLDER, mistakes)?;
     let is_prompt = |file: &&FoundFile| {
         let name = file.name();
-        !name.ends_with(META) && !is_beside(name)
+        !name.ends_with(META) && !is_completion(name)
     };
     let mut prompts = Vec::new();
     for file in files.iter().filter(is_prompt) {

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-use project::ProjectDirectory;
 use rustix::fs::inotify::{ReadFlags, Reader, WatchFlags, add_watch, remove_watch};
 use rustix::io::Errno;
+
+use crate::ProjectDirectory;
 
 /// Maximum number of watched folders.
 const MAX_FOLDERS: usize = 8192;

@@ -9,17 +9,17 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
-use project::{Project, ProjectDirectory, WatchReport, framed};
 use rustix::fs::{fstatfs, inotify};
-use serde_json::{Map, Value};
 
 use cell::fds;
 use sys::fork::fork;
 use sys::process::{self, ArgumentPages, Dumpable, Side};
 use sys::signals;
 
-use crate::confine;
-use crate::rounds::{Notices, Rounds};
+use super::confine;
+use super::reports::{WatchReport, framed};
+use super::rounds::{Notices, Rounds, WatcherSpec};
+use crate::ProjectDirectory;
 
 /// File systems that other machines or programs change without the kernel's knowledge (statfs(2)):
 /// NFS, SMB, CIFS, FUSE, 9P, Ceph, AFS, Coda, VirtualBox shared folders.
@@ -35,16 +35,6 @@ const REMOTE: [u32; 10] = [
     0x7375_7245,
     0x786f_4256,
 ];
-
-/// The project to watch.
-#[derive(Debug)]
-pub struct WatcherSpec {
-    pub directory: ProjectDirectory,
-    /// Lists that its `register.sh` produced.
-    pub lists: Option<Map<String, Value>>,
-    /// The project as main has read it.
-    pub known: Project,
-}
 
 /// Starts the process that watches a project. Call it from `main` while there is one thread. The
 /// process ends when main does, or when the returned end of the link is closed.

@@ -9,15 +9,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{read, write};
-use project::{
-    FRAME_BYTES, PATH_BYTES, Project, ProjectDirectory, ProjectError, WATCHED_FILES, WatchOrder,
-    WatchReport, framed,
-};
 use serde_json::{Map, Value};
 
-use crate::content::{self, Content};
-use crate::start::WatcherSpec;
-use crate::watches::{Touched, Watches};
+use super::content::{self, Content};
+use super::reports::{FRAME_BYTES, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport, framed};
+use super::watches::{Touched, Watches};
+use crate::{Project, ProjectDirectory, ProjectError};
 
 /// Time without a change after which a round begins.
 const QUIET: Duration = Duration::from_millis(100);
@@ -46,6 +43,16 @@ pub(crate) enum Notices {
     Queue(OwnedFd),
     /// Only by polling, for this reason.
     None(String),
+}
+
+/// The project to watch.
+#[derive(Debug)]
+pub struct WatcherSpec {
+    pub directory: ProjectDirectory,
+    /// Lists that its `register.sh` produced.
+    pub lists: Option<Map<String, Value>>,
+    /// The project as main has read it.
+    pub known: Project,
 }
 
 /// A project that is watched.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fetch::{FetchBounds, is_pattern};
+use crate::SettingError;
 use crate::stream::StreamLimits;
 use crate::token::RemoteToken;
 
@@ -106,12 +106,43 @@ pub enum ToolFilter {
     Listed(Vec<String>),
 }
 
-/// A variable whose value is not understood.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {message}")]
-pub struct SettingError {
-    pub name: &'static str,
-    pub message: String,
+/// Bounds of downloads, by the operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchBounds {
+    pub https_seconds: u64,
+    pub https_bytes: u64,
+    pub git_seconds: u64,
+    /// Bytes of a repository without its history.
+    pub git_bytes: u64,
+    /// Bytes of what is read of a repository.
+    pub file_bytes: u64,
+    /// Name by which a server is asked.
+    pub agent: String,
+    /// Hosts that are refused although they are granted.
+    pub https_deny: Vec<String>,
+    pub git_deny: Vec<String>,
+}
+
+impl FetchBounds {
+    /// Longest time of a download in seconds, and its most bytes.
+    pub(crate) const SECONDS: u64 = 60;
+    pub(crate) const HTTPS_BYTES: u64 = 20 << 20;
+    pub(crate) const GIT_BYTES: u64 = 60 << 20;
+}
+
+impl Default for FetchBounds {
+    fn default() -> Self {
+        Self {
+            https_seconds: 15,
+            https_bytes: 10 << 20,
+            git_seconds: 30,
+            git_bytes: 50 << 20,
+            file_bytes: 10 << 20,
+            agent: "mcpbash/1.3.0 (cofferdam)".to_owned(),
+            https_deny: Vec::new(),
+            git_deny: Vec::new(),
+        }
+    }
 }
 
 impl Default for ProjectSettings {
@@ -435,6 +466,14 @@ fn environment(
 /// Returns true for the variables that only the contract sets.
 pub(crate) fn is_own(name: &str) -> bool {
     name.starts_with(PREFIX) || name.starts_with("MCP_") || name.starts_with("COFFERDAM_")
+}
+
+/// Returns true for what a list of hosts can have: a name, or `*.` before one.
+fn is_pattern(word: &str) -> bool {
+    let name = word.strip_prefix("*.").unwrap_or(word);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_in_label = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    name.split('.').all(|label| !label.is_empty() && label.chars().all(is_in_label))
 }
 
 #[cfg(test)]

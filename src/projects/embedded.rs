@@ -3,7 +3,7 @@
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Map, Value, json};
 
-use crate::launch::ROOT;
+use crate::ROOT;
 use crate::reading::{ResourceContent, content};
 
 /// Reads the files that `lib/embed.sh` printed behind a script, as blocks of a result's content. The list ends

@@ -1,6 +1,6 @@
-//! Words between the process that watches a project and the front end, and what of a project they are about.
+//! Messages between the process that watches a project and the front end, and the parts of a project that they carry.
 //!
-//! The front end takes lists from that process and nothing else: what the operator said stays as it was at the start.
+//! The front end accepts only lists from that process: the settings of the operator stay as they were at the start.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::hooks::POLICY;
 use crate::json::take_values;
-use crate::launch::ROOT;
 use crate::tools::ScriptTool;
-use crate::{AskedResource, HOOKS, Project, ScriptPrompt, ScriptResource, ScriptTemplate};
+use crate::{AskedResource, HOOKS, Project, ROOT, ScriptPrompt, ScriptResource, ScriptTemplate};
 
 /// Bytes of the longest message, without its length.
 pub const FRAME_BYTES: usize = 128 << 20;

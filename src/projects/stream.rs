@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use crate::ScriptMessage;
+use crate::output::ScriptMessage;
 
 /// Bytes of the longest line; a longer one is left out.
 const LINE_BYTES: usize = 64 << 10;

@@ -8,17 +8,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::completions::{self, CompletionRequest, ScriptCompletion};
-use crate::fetch::FetchBounds;
-use crate::reading::AskedResource;
-use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::roots::{self, ScriptRoot};
+use crate::settings::FetchBounds;
 use crate::stream::{ScriptStream, StreamLimits};
 use crate::token::RemoteToken;
-use crate::{Project, ScriptTool};
+use crate::{Project, ROOT, ScriptTool};
 
-/// Place of the project in a cell.
-pub(crate) const ROOT: &str = "/workspace";
 /// Beginning of the paths of a call's files, in the cell's own /tmp.
 const FILES: &str = "/tmp/.mcp-";
 /// Directory of [`SDK`] in a cell.
@@ -26,7 +22,7 @@ const SDK_DIRECTORY: &str = "/etc/cofferdam/sdk";
 /// Program that the functions read JSON with, whatever the host has.
 const JQ: &str = "/etc/cofferdam/bin/jq";
 /// Longest arguments in bytes that are a variable; longer ones are a file.
-const ARGUMENT_BYTES: usize = 32 << 10;
+pub(crate) const ARGUMENT_BYTES: usize = 32 << 10;
 /// Variable that lists arguments for `mcp_args_get`.
 const FIELDS: &str = "COFFERDAM_ARGS";
 /// Longest arguments in bytes that are listed there.
@@ -73,7 +69,7 @@ pub struct ScriptLaunch {
     /// Bounds of what is taken of the script's output.
     pub(crate) limits: StreamLimits,
     /// Word that separates the output from the report.
-    mark: String,
+    pub(crate) mark: String,
 }
 
 /// Reason why a call is not made.
@@ -133,39 +129,30 @@ impl ScriptLaunch {
             (FIELDS, &fields),
         ]));
         let words = runner(kind(tool.is_executable), Some(&format!("{ROOT}/tools/{}", tool.path)));
-        // A schema can be longer than the environment has room for.
-        let stdin = input(&mark, &metadata(tool).to_string(), &stdin);
-        let profile = profile(tool);
-        let seconds = seconds(project, tool);
-        let idle = idle(project, tool);
         let egress = egress(tool);
-        let is_read_only = is_read_only(tool);
         // Downloads are a way out as well.
         let has_network = egress.as_ref().is_none_or(|rules| !rules.is_empty());
         let downloads = has_network.then(|| downloads(project, &mut env)).flatten();
-        let limits = project.settings.stream;
         Ok(Self {
             words,
-            env,
-            stdin,
-            seconds,
-            idle,
-            profile,
+            // A schema can be longer than the environment has room for.
+            stdin: input(&mark, &metadata(tool).to_string(), &stdin),
+            idle: idle(project, tool),
+            profile: profile(tool),
             egress,
-            is_read_only,
+            is_read_only: is_read_only(tool),
             may_ask: true,
             downloads,
-            limits,
-            mark,
+            ..Self::alone(env, seconds(project, tool), mark, project.settings.stream)
         })
     }
 
-    /// Makes a call of a script of ours that has nothing of the project.
+    /// Makes a call without a runner, input, downloads or questions to the user.
     pub(crate) fn alone(
         env: BTreeMap<String, String>,
         seconds: u64,
         mark: String,
-        most: u64,
+        limits: StreamLimits,
     ) -> Self {
         Self {
             words: Vec::new(),
@@ -178,10 +165,7 @@ impl ScriptLaunch {
             is_read_only: false,
             may_ask: false,
             downloads: None,
-            limits: StreamLimits {
-                output: usize::try_from(most).unwrap_or(usize::MAX),
-                ..StreamLimits::default()
-            },
+            limits,
             mark,
         }
     }
@@ -221,17 +205,8 @@ impl ScriptLaunch {
         env.extend(named(&[("MCP_TOOL_NAME", &tool.name)]));
         Self {
             words: runner("policy", None),
-            env,
             stdin: input(&mark, &metadata(tool).to_string(), &[]),
-            seconds: POLICY_SECONDS,
-            idle: None,
-            profile: None,
-            egress: None,
-            is_read_only: false,
-            may_ask: false,
-            downloads: None,
-            limits: project.settings.stream,
-            mark,
+            ..Self::alone(env, POLICY_SECONDS, mark, project.settings.stream)
         }
     }
 
@@ -251,79 +226,6 @@ impl ScriptLaunch {
     pub fn with_questions(mut self) -> Self {
         self.env.insert("MCP_ELICIT_SUPPORTED".to_owned(), "1".to_owned());
         self
-    }
-
-    /// Prepares the reading of a resource.
-    pub fn reading(project: &Project, asked: &AskedResource, mark: String) -> Self {
-        let mut env = variables(project);
-        env.extend(named(&[
-            ("MCP_RESOURCE_URI", &asked.uri),
-            ("MCP_RESOURCES_ROOTS", ROOT),
-            ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
-            ("COFFERDAM_PROVIDER", &asked.provider),
-            ("COFFERDAM_PAGE", &asked.file),
-        ]));
-        let words = runner("provider", None);
-        let downloads = downloads(project, &mut env);
-        Self {
-            words,
-            env,
-            stdin: input(&mark, "", &[]),
-            seconds: project.settings.default_seconds,
-            idle: None,
-            profile: None,
-            egress: None,
-            is_read_only: false,
-            may_ask: false,
-            downloads,
-            limits: StreamLimits {
-                output: project.settings.resource_bytes,
-                ..project.settings.stream
-            },
-            mark,
-        }
-    }
-
-    /// Prepares a completion.
-    ///
-    /// # Errors
-    /// Arguments that are too long for a variable.
-    pub fn completing(
-        project: &Project,
-        completion: &ScriptCompletion,
-        request: &CompletionRequest<'_>,
-        mark: String,
-    ) -> Result<Self, Unlaunched> {
-        let arguments = completions::arguments(request).to_string();
-        if arguments.len() > ARGUMENT_BYTES {
-            return Err(Unlaunched::LongArguments);
-        }
-        let path = format!("{ROOT}/{}", completion.path);
-        let mut env = variables(project);
-        env.extend(named(&[
-            ("MCP_COMPLETION_NAME", &completion.name),
-            ("MCP_COMPLETION_ARGS_JSON", &arguments),
-            ("MCP_COMPLETION_LIMIT", &request.limit.to_string()),
-            ("MCP_COMPLETION_OFFSET", &request.offset.to_string()),
-            ("MCP_COMPLETION_ARGS_HASH", &request.hash()),
-        ]));
-        let words = runner(kind(completion.is_executable), Some(&path));
-        let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
-        let downloads = downloads(project, &mut env);
-        Ok(Self {
-            words,
-            env,
-            stdin: input(&mark, "", &[]),
-            seconds,
-            idle: None,
-            profile: None,
-            egress: None,
-            is_read_only: false,
-            may_ask: false,
-            downloads,
-            limits: project.settings.stream,
-            mark,
-        })
     }
 
     /// Reads the answer of the project's hook. Everything but a clear yes is a no.
@@ -432,18 +334,21 @@ fn idle(project: &Project, tool: &ScriptTool) -> Option<u64> {
 }
 
 /// Returns the bounds of downloads for a script, and sets the variables by which it can ask for them.
-fn downloads(project: &Project, env: &mut BTreeMap<String, String>) -> Option<FetchBounds> {
+pub(crate) fn downloads(
+    project: &Project,
+    env: &mut BTreeMap<String, String>,
+) -> Option<FetchBounds> {
     env.insert("COFFERDAM_DOWNLOADS".to_owned(), "1".to_owned());
     Some(project.settings.downloads.clone())
 }
 
 /// Makes variables of the environment, which takes no NUL, while a name in JSON can have one.
-fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
+pub(crate) fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
     set.iter().map(|(name, value)| ((*name).to_owned(), value.replace('\0', ""))).collect()
 }
 
 /// Returns the variables that every script has.
-fn variables(project: &Project) -> BTreeMap<String, String> {
+pub(crate) fn variables(project: &Project) -> BTreeMap<String, String> {
     let file = |name: &str| format!("{FILES}{name}");
     let set = [
         ("MCP_SDK", SDK_DIRECTORY.to_owned()),
@@ -487,17 +392,17 @@ fn metadata(tool: &ScriptTool) -> Value {
 }
 
 /// Returns how the runner starts a script.
-fn kind(is_executable: bool) -> &'static str {
+pub(crate) fn kind(is_executable: bool) -> &'static str {
     if is_executable { "program" } else { "bash" }
 }
 
 /// Returns the runner's words.
-fn runner(kind: &str, of: Option<&str>) -> Vec<String> {
+pub(crate) fn runner(kind: &str, of: Option<&str>) -> Vec<String> {
     std::iter::once(kind).chain(of).map(str::to_owned).collect()
 }
 
 /// Returns the runner's input up to what the server says later.
-fn input(mark: &str, metadata: &str, arguments: &[u8]) -> Vec<u8> {
+pub(crate) fn input(mark: &str, metadata: &str, arguments: &[u8]) -> Vec<u8> {
     let head = format!("{mark} {} {}\n", metadata.len(), arguments.len());
     [head.as_bytes(), metadata.as_bytes(), arguments].concat()
 }

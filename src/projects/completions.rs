@@ -6,19 +6,17 @@ use sha2::{Digest, Sha256};
 
 use crate::fields::Fields;
 use crate::json::FirstDocument;
-use crate::launch::ScriptLaunch;
+use crate::launch::{self, ARGUMENT_BYTES, ScriptLaunch, Unlaunched};
+use crate::metadata::COMPLETIONS;
+use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::prompts::ScriptPrompt;
 use crate::register::Entry;
 use crate::resources::ScriptResource;
-use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
 use crate::tree::Tree;
-use crate::{Project, ProjectMistake};
+use crate::{Project, ProjectMistake, ROOT};
 
 /// Longest list of suggestions (MCP).
 pub const SUGGESTIONS: usize = 100;
-/// Suffixes of a script that is next to a prompt or a resource.
-const BESIDE: [&str; 2] = [".completion", ".completion.sh"];
-
 /// A script that suggests values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCompletion {
@@ -137,7 +135,7 @@ fn beside(
     let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let slash = if parent.is_empty() { "" } else { "/" };
-    for ending in BESIDE {
+    for ending in COMPLETIONS {
         if let Some(file) = tree.found(&format!("{folder}/{parent}{slash}{stem}{ending}"))? {
             return Ok(Some((file.path, file.is_executable)));
         }
@@ -145,9 +143,39 @@ fn beside(
     Ok(None)
 }
 
-/// Returns true for the name of a script that is next to another file and completes its arguments.
-pub(crate) fn is_beside(name: &str) -> bool {
-    BESIDE.iter().any(|ending| name.ends_with(ending))
+impl ScriptLaunch {
+    /// Prepares a completion.
+    ///
+    /// # Errors
+    /// Arguments that are too long for a variable.
+    pub fn completing(
+        project: &Project,
+        completion: &ScriptCompletion,
+        request: &CompletionRequest<'_>,
+        mark: String,
+    ) -> Result<Self, Unlaunched> {
+        let arguments = arguments(request).to_string();
+        if arguments.len() > ARGUMENT_BYTES {
+            return Err(Unlaunched::LongArguments);
+        }
+        let path = format!("{ROOT}/{}", completion.path);
+        let mut env = launch::variables(project);
+        env.extend(launch::named(&[
+            ("MCP_COMPLETION_NAME", &completion.name),
+            ("MCP_COMPLETION_ARGS_JSON", &arguments),
+            ("MCP_COMPLETION_LIMIT", &request.limit.to_string()),
+            ("MCP_COMPLETION_OFFSET", &request.offset.to_string()),
+            ("MCP_COMPLETION_ARGS_HASH", &request.hash()),
+        ]));
+        let seconds = completion.timeout.unwrap_or(project.settings.default_seconds);
+        let downloads = launch::downloads(project, &mut env);
+        Ok(Self {
+            words: launch::runner(launch::kind(completion.is_executable), Some(&path)),
+            stdin: launch::input(&mark, "", &[]),
+            downloads,
+            ..Self::alone(env, seconds, mark, project.settings.stream)
+        })
+    }
 }
 
 impl Project {
@@ -231,7 +259,7 @@ fn suggested(printed: &Value, asked: &CompletionRequest<'_>) -> Option<Suggestio
 }
 
 /// Describes the request to a script.
-pub(crate) fn arguments(request: &CompletionRequest<'_>) -> Value {
+fn arguments(request: &CompletionRequest<'_>) -> Value {
     let reference = match request.of {
         AskedCompletion::Prompt(name) => json!({ "type": "ref/prompt", "name": name }),
         AskedCompletion::Resource(uri) => json!({ "type": "ref/resource", "uri": uri }),

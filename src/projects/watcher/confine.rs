@@ -133,12 +133,12 @@ mod tests {
     use std::os::fd::AsFd;
     use std::path::Path;
 
+    use crate::ProjectDirectory;
     use nix::fcntl::{OFlag, open};
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::sys::signal::Signal;
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     use nix::sys::stat::Mode;
-    use project::ProjectDirectory;
     use sys::process::Side;
 
     use super::*;

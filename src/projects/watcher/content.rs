@@ -5,10 +5,10 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-use project::ProjectDirectory;
 use sha2::{Digest, Sha256};
 
-use crate::watches::parents;
+use super::watches::parents;
+use crate::ProjectDirectory;
 
 /// Size in bytes up to which the content is compared; of a larger file the times are.
 const MAX_COMPARED_BYTES: u64 = 1 << 20;

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::launch::ScriptLaunch;
-use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::settings::FetchBounds;
+use crate::stream::StreamLimits;
 
 /// Length of the longest address in bytes: a request is one line of a pipe.
 const ADDRESS_BYTES: usize = 2048;
@@ -23,45 +25,6 @@ const SAID: usize = 300;
 /// Codes of JSON-RPC errors.
 const INTERNAL: i64 = -32603;
 const INVALID: i64 = -32602;
-
-/// Bounds of downloads, by the operator.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FetchBounds {
-    pub https_seconds: u64,
-    pub https_bytes: u64,
-    pub git_seconds: u64,
-    /// Bytes of a repository without its history.
-    pub git_bytes: u64,
-    /// Bytes of what is read of a repository.
-    pub file_bytes: u64,
-    /// Name by which a server is asked.
-    pub agent: String,
-    /// Hosts that are refused although they are granted.
-    pub https_deny: Vec<String>,
-    pub git_deny: Vec<String>,
-}
-
-impl FetchBounds {
-    /// Longest time of a download in seconds, and its most bytes.
-    pub(crate) const SECONDS: u64 = 60;
-    pub(crate) const HTTPS_BYTES: u64 = 20 << 20;
-    pub(crate) const GIT_BYTES: u64 = 60 << 20;
-}
-
-impl Default for FetchBounds {
-    fn default() -> Self {
-        Self {
-            https_seconds: 15,
-            https_bytes: 10 << 20,
-            git_seconds: 30,
-            git_bytes: 50 << 20,
-            file_bytes: 10 << 20,
-            agent: "mcpbash/1.3.0 (cofferdam)".to_owned(),
-            https_deny: Vec::new(),
-            git_deny: Vec::new(),
-        }
-    }
-}
 
 /// One download.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,7 +238,9 @@ impl FetchRequest {
             .map(|(name, value)| (name.to_owned(), value)),
         );
         let most = if self.git.is_some() { self.file_bytes } else { self.bytes };
-        ScriptLaunch::alone(env, self.seconds + GRACE, mark, most)
+        let output = usize::try_from(most).unwrap_or(usize::MAX);
+        let limits = StreamLimits { output, ..StreamLimits::default() };
+        ScriptLaunch::alone(env, self.seconds + GRACE, mark, limits)
     }
 
     /// Takes what was fetched out of the output of its cell. `refused` says what the gateway refused.
@@ -348,14 +313,6 @@ fn is_listed(hosts: &[String], host: &str) -> bool {
         None => host == plain(one),
     };
     hosts.iter().any(is_it)
-}
-
-/// Returns true for what a list of hosts can have: a name, or `*.` before one.
-pub(crate) fn is_pattern(word: &str) -> bool {
-    let name = word.strip_prefix("*.").unwrap_or(word);
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let is_in_label = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-    name.split('.').all(|label| !label.is_empty() && label.chars().all(is_in_label))
 }
 
 /// Reads `REF:PATH`, or the path alone.

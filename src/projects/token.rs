@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::settings::SettingError;
+use crate::SettingError;
 
 /// Variable with the secret.
 const NAME: &str = "MCPBASH_REMOTE_TOKEN";

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::Project;
-use crate::launch::ScriptLaunch;
-use crate::resources::{ScriptResource, provider};
-use crate::result::{ScriptEnd, ScriptError, ScriptOutput};
-use crate::ui::PageSource;
+use crate::launch::{self, ScriptLaunch};
+use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::resources::{PageSource, ScriptResource, provider};
+use crate::stream::StreamLimits;
+use crate::{Project, ROOT};
 
 /// Codes of JSON-RPC errors.
 const INTERNAL: i64 = -32603;
@@ -38,6 +38,29 @@ pub struct AskedResource {
 pub enum ResourceContent {
     Text(String),
     Bytes(Vec<u8>),
+}
+
+impl ScriptLaunch {
+    /// Prepares the reading of a resource.
+    pub fn reading(project: &Project, asked: &AskedResource, mark: String) -> Self {
+        let mut env = launch::variables(project);
+        env.extend(launch::named(&[
+            ("MCP_RESOURCE_URI", &asked.uri),
+            ("MCP_RESOURCES_ROOTS", ROOT),
+            ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
+            ("COFFERDAM_PROVIDER", &asked.provider),
+            ("COFFERDAM_PAGE", &asked.file),
+        ]));
+        let settings = &project.settings;
+        let limits = StreamLimits { output: settings.resource_bytes, ..settings.stream };
+        let downloads = launch::downloads(project, &mut env);
+        Self {
+            words: launch::runner("provider", None),
+            stdin: launch::input(&mark, "", &[]),
+            downloads,
+            ..Self::alone(env, settings.default_seconds, mark, limits)
+        }
+    }
 }
 
 impl Project {

@@ -1,7 +1,8 @@
 //! Script projects: a folder of scripts, read into a list of tools, resources and prompts.
 //!
 //! The layout is that of mcp-bash-framework 1.3.0. Files are read beneath a held directory and no link is followed.
-//! Nothing here runs a script: what a cell is given for a call is made here, and the result of what it printed.
+//! Nothing here runs a script: the words and variables of a call are made here, and its result from what it printed.
+//! [`watcher`] is the process that reads a served project again when it changes.
 
 #![deny(unreachable_pub)]
 
@@ -15,6 +16,7 @@ mod icons;
 mod json;
 mod launch;
 mod metadata;
+mod output;
 mod prompts;
 mod reading;
 mod register;
@@ -28,7 +30,7 @@ mod token;
 mod tools;
 mod tree;
 mod ui;
-mod watching;
+pub mod watcher;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,23 +45,25 @@ pub use completions::{
     AskedCompletion, CompletionOf, CompletionRequest, SUGGESTIONS, ScriptCompletion, Suggestions,
 };
 pub use directory::{KEPT, ProjectDirectory};
-pub use fetch::{FetchBounds, FetchError, FetchFault, FetchRequest};
+pub use fetch::{FetchError, FetchFault, FetchRequest};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
+pub use output::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use prompts::ScriptPrompt;
 pub use reading::{AskedResource, ResourceContent};
 pub use resources::{ScriptResource, ScriptTemplate};
-pub use result::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use roots::{GrantedDirectory, ScriptRoot};
 pub use server::ServerIdentity;
-pub use settings::{ProjectSettings, SettingError, ToolFilter};
+pub use settings::{FetchBounds, ProjectSettings, ToolFilter};
 pub use stream::{ScriptEvent, ScriptStream, StreamLimits};
 pub use token::RemoteToken;
 pub use tools::ScriptTool;
-pub use watching::{
+pub use watcher::reports::{
     FRAME_BYTES, ListedChanges, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport,
     WatchableResource, framed,
 };
 
+/// Directory of the project in a cell.
+pub(crate) const ROOT: &str = "/workspace";
 /// Files of a project that are programs, and that are run only if the operator says so.
 const HOOKS: [&str; 4] = [hooks::REGISTER, hooks::POLICY, hooks::ENV, hooks::HEALTH];
 
@@ -132,6 +136,14 @@ pub enum ProjectError {
     /// A mistake after which no list can be trusted.
     #[error(transparent)]
     Mistake(#[from] ProjectMistake),
+}
+
+/// A variable whose value is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {message}")]
+pub struct SettingError {
+    pub name: &'static str,
+    pub message: String,
 }
 
 impl Project {
