@@ -2,48 +2,36 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use toml::Spanned;
-
-use super::server::{Reader, Setting, ShownLine, ValueSource};
+use super::settings::{File, Kind, PeriodValue, Setting, ValueSource, settings};
 use model::call::{Cwd, MAX_TIMEOUT};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use model::units::Time;
-use profile::document::Mistake;
+use profile::document::{Form, Item, Read, ReadError, text};
 
+settings! {
 /// Values of `[exec]`, each with where it came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecSettings {
-    /// Time of a command that asks for none, and the most that one may ask for.
-    pub default_timeout: Setting<Duration>,
-    pub max_timeout: Setting<Duration>,
-    /// Directory of the cell in which commands start until `set_working_dir` is called.
-    pub working_dir: Setting<Cwd>,
-    /// Commands that are remembered.
-    pub history: Setting<usize>,
+    /// Settings of `bash_exec`. A flag of `serve`, or a variable of its environment, is before them.
+    exec {
+        /// Time of a command that asks for none.
+        ///
+        /// Default: `"30s"`. Example: `"1m"`.
+        default_timeout: PeriodValue<0, 3600> = EXEC_TIMEOUT,
+        /// Longest time that a command may ask for; one hour at most.
+        ///
+        /// Default: `"300s"`. Example: `"10m"`.
+        max_timeout: PeriodValue<0, 3600> = EXEC_MAX_TIMEOUT,
+        /// Directory of the cell in which commands start, until `set_working_dir` is called: `/workspace`, `/tmp`, or one
+        /// inside of them.
+        ///
+        /// Default: `"/workspace"`. Example: `"/tmp"`.
+        working_dir: CellDirectory = Cwd::workspace(),
+        /// Commands that are remembered for the history tools; 1000 at most.
+        ///
+        /// Default: `100`. Example: `0`.
+        history: HistoryLength = HISTORY,
+    }
 }
-
-/// Settings of `bash_exec`. A flag of `serve`, or a variable of its environment, is before them.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenExec {
-    /// Time of a command that asks for none.
-    ///
-    /// Default: `"30s"`. Example: `"1m"`.
-    default_timeout: Option<Spanned<Time>>,
-    /// Longest time that a command may ask for; one hour at most.
-    ///
-    /// Default: `"300s"`. Example: `"10m"`.
-    max_timeout: Option<Spanned<Time>>,
-    /// Directory of the cell in which commands start, until `set_working_dir` is called: `/workspace`, `/tmp`, or one
-    /// inside of them.
-    ///
-    /// Default: `"/workspace"`. Example: `"/tmp"`.
-    working_dir: Option<Spanned<String>>,
-    /// Commands that are remembered for the history tools; 1000 at most.
-    ///
-    /// Default: `100`. Example: `0`.
-    history: Option<Spanned<usize>>,
 }
 
 /// A value as it was typed, and the flag or variable it was typed for.
@@ -77,37 +65,10 @@ const DIRECTORY_HINT: &str =
 const ORDER_HINT: &str = "a command that asks for no time must have one that it may ask for";
 
 impl ExecSettings {
-    pub(super) fn parse(reader: &Reader<'_>, written: &WrittenExec) -> Result<Self, Mistake> {
-        let time = |written: Option<&Spanned<Time>>, default| match written
-            .filter(|time| time.get_ref().0 > MAX_TIMEOUT)
-        {
-            Some(long) => Err(reader.mistake(long.span(), "must be 1h at most")),
-            None => Ok(reader.set(written, default, |time| time.0)),
-        };
-        let directory = match &written.working_dir {
-            None => reader.set::<String, _>(None, Cwd::workspace(), |_| Cwd::workspace()),
-            Some(path) => {
-                let inside = Cwd::new("working_dir", path.get_ref()).map_err(|bad| {
-                    reader.mistake(path.span(), bad.to_string()).with_hint(DIRECTORY_HINT)
-                })?;
-                reader.set(Some(path), Cwd::workspace(), |_| inside)
-            }
-        };
-        let history = match written.history.as_ref().filter(|size| *size.get_ref() > HISTORY_MAX) {
-            Some(many) => {
-                let what = format!("must be {HISTORY_MAX} at most");
-                return Err(reader.mistake(many.span(), what));
-            }
-            None => reader.set(written.history.as_ref(), HISTORY, |size| size),
-        };
-        let exec = Self {
-            default_timeout: time(written.default_timeout.as_ref(), EXEC_TIMEOUT)?,
-            max_timeout: time(written.max_timeout.as_ref(), EXEC_MAX_TIMEOUT)?,
-            working_dir: directory,
-            history,
-        };
-        let span = written.default_timeout.as_ref().map_or(0..0, Spanned::span);
-        exec.in_order().map_err(|bad| reader.mistake(span, bad.what).with_hint(bad.hint))
+    /// Checks the order of the two times of a file.
+    pub(super) fn in_order_of(self, file: File<'_>) -> Result<Self, ReadError> {
+        let place = file.value("exec", "default_timeout").unwrap_or(file.root);
+        self.in_order().map_err(|bad| place.fault(bad.what).with_hint(bad.hint))
     }
 
     /// Replaces these settings by the flags that were given.
@@ -143,18 +104,47 @@ impl ExecSettings {
         );
         Err(UnfitValue { by: self.default_timeout.source.to_string(), what, hint: ORDER_HINT })
     }
+}
 
-    pub(super) fn shown(&self) -> [ShownLine; 4] {
-        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> ShownLine {
-            ShownLine { key, value: text(&of.value), source: of.source.clone() }
+/// Directory of the cell.
+pub struct CellDirectory;
+
+impl Kind for CellDirectory {
+    type Value = Cwd;
+
+    fn read(item: Item<'_>) -> Result<Cwd, ReadError> {
+        Cwd::new("working_dir", text(item)?)
+            .map_err(|bad| item.fault(bad.to_string()).with_hint(DIRECTORY_HINT))
+    }
+
+    fn show(path: &Cwd) -> String {
+        path.as_str().to_owned()
+    }
+
+    fn form() -> Form {
+        String::form()
+    }
+}
+
+/// Number of commands.
+pub struct HistoryLength;
+
+impl Kind for HistoryLength {
+    type Value = usize;
+
+    fn read(item: Item<'_>) -> Result<usize, ReadError> {
+        match usize::read(item)? {
+            many if many > HISTORY_MAX => Err(item.fault(format!("must be {HISTORY_MAX} at most"))),
+            size => Ok(size),
         }
-        let time = |time: &Duration| Time(*time).to_string();
-        [
-            shown("exec.default_timeout", &self.default_timeout, time),
-            shown("exec.max_timeout", &self.max_timeout, time),
-            shown("exec.working_dir", &self.working_dir, |path| path.as_str().to_owned()),
-            shown("exec.history", &self.history, usize::to_string),
-        ]
+    }
+
+    fn show(size: &usize) -> String {
+        size.to_string()
+    }
+
+    fn form() -> Form {
+        usize::form()
     }
 }
 

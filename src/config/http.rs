@@ -6,36 +6,61 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::server::{Reader, Setting, ShownLine};
+use super::settings::{
+    AbsolutePath, AnyTime, CountValue, File, Kind, NamesValue, Optional, settings,
+};
 use super::{ConfigError, HostContext, directory};
-use model::units::Time;
-use profile::document::Mistake;
+use profile::document::{Form, Item, Read, ReadError, text};
+use profile::table;
 
-/// MCP sessions of one client, and its open streams.
-const SESSIONS: u32 = 64;
-const STREAMS: u32 = 64;
-/// Time for requests in flight when the server ends.
-const DRAIN: Duration = Duration::from_secs(5);
-
+settings! {
 /// Values of `[http]`, each with where it came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// Addresses that may connect; all if it is empty.
-    pub allowed: Setting<Vec<IpNet>>,
-    /// Names of the server in lower case.
-    pub hosts: Setting<BTreeSet<String>>,
-    pub origins: Setting<BTreeSet<String>>,
-    /// Certificate and key of TLS: both or neither.
-    pub certificate: Setting<Option<PathBuf>>,
-    pub key: Setting<Option<PathBuf>>,
-    pub sessions: Setting<u32>,
-    pub streams: Setting<u32>,
-    pub pre_stop: Setting<Option<Duration>>,
-    pub drain: Setting<Duration>,
-    pub tokens: Setting<Vec<TokenSetting>>,
+    /// Listener of `serve --http`: who may use it, and how much of it.
+    http {
+        /// Addresses and subnets that may connect, besides what a token asks for.
+        ///
+        /// Default: `[]`, every address that reaches the listener. Example: `["10.0.0.0/8", "192.168.1.7"]`.
+        allowed: Networks = Vec::new(),
+        /// Further names under which requests may ask for this server; its address and `localhost` are known.
+        ///
+        /// Default: `[]`. Example: `["shell.example"]`.
+        hosts: HostNames = BTreeSet::new(),
+        /// Origins of web pages that may use this server from a browser.
+        ///
+        /// Default: `[]`, no page but its own. Example: `["https://app.example"]`.
+        origins: NamesValue = BTreeSet::new(),
+        /// Absolute path of the certificates of TLS, as PEM, this server's first. `key` belongs to it.
+        ///
+        /// Default: none: no TLS. Example: `"/etc/cofferdam/tls.pem"`.
+        certificate: Optional<AbsolutePath> = None,
+        /// Absolute path of the private key, as PEM; others cannot read the file.
+        ///
+        /// Default: none. Example: `"/etc/cofferdam/tls.key"`.
+        key: Optional<AbsolutePath> = None,
+        /// MCP sessions of one client at once.
+        ///
+        /// Default: `64`. Example: `8`.
+        sessions: CountValue = 64,
+        /// Open streams of one client at once.
+        ///
+        /// Default: `64`. Example: `8`.
+        streams: CountValue = 64,
+        /// Time after SIGTERM in which requests are still taken, while `/health` answers 503: a load balancer sends no more
+        /// then. `drain` begins after it.
+        ///
+        /// Default: none: `drain` begins at once. Example: `"5s"`.
+        pre_stop: Optional<AnyTime> = None,
+        /// Time for requests in flight when the server ends; what still runs then is killed.
+        ///
+        /// Default: `"5s"`. Example: `"30s"`.
+        drain: AnyTime = Duration::from_secs(5),
+        /// Bearer tokens, each of one client.
+        tokens: Tokens = Vec::new(),
+    }
+}
 }
 
 /// A token's file, and the client that it stands for.
@@ -47,129 +72,31 @@ pub struct TokenSetting {
     pub operator: bool,
 }
 
-/// Listener of `serve --http`: who may use it, and how much of it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Written {
-    /// Addresses and subnets that may connect, besides what a token asks for.
-    ///
-    /// Default: `[]`, every address that reaches the listener. Example: `["10.0.0.0/8", "192.168.1.7"]`.
-    allowed: Option<Spanned<Vec<Spanned<String>>>>,
-    /// Further names under which requests may ask for this server; its address and `localhost` are known.
-    ///
-    /// Default: `[]`. Example: `["shell.example"]`.
-    hosts: Option<Spanned<BTreeSet<String>>>,
-    /// Origins of web pages that may use this server from a browser.
-    ///
-    /// Default: `[]`, no page but its own. Example: `["https://app.example"]`.
-    origins: Option<Spanned<BTreeSet<String>>>,
-    /// Absolute path of the certificates of TLS, as PEM, this server's first. `key` belongs to it.
-    ///
-    /// Default: none: no TLS. Example: `"/etc/cofferdam/tls.pem"`.
-    certificate: Option<Spanned<PathBuf>>,
-    /// Absolute path of the private key, as PEM; others cannot read the file.
-    ///
-    /// Default: none. Example: `"/etc/cofferdam/tls.key"`.
-    key: Option<Spanned<PathBuf>>,
-    /// MCP sessions of one client at once.
-    ///
-    /// Default: `64`. Example: `8`.
-    sessions: Option<Spanned<u32>>,
-    /// Open streams of one client at once.
-    ///
-    /// Default: `64`. Example: `8`.
-    streams: Option<Spanned<u32>>,
-    /// Time after SIGTERM in which requests are still taken, while `/health` answers 503: a load balancer sends no more
-    /// then. `drain` begins after it.
-    ///
-    /// Default: none: `drain` begins at once. Example: `"5s"`.
-    pre_stop: Option<Spanned<Time>>,
-    /// Time for requests in flight when the server ends; what still runs then is killed.
-    ///
-    /// Default: `"5s"`. Example: `"30s"`.
-    drain: Option<Spanned<Time>>,
-    /// Bearer tokens, each of one client.
-    #[serde(default)]
-    tokens: Vec<WrittenToken>,
-}
-
-/// Bearer token of one client. Sessions, history and files of one are not seen by another.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenToken {
-    /// Name of the client in the audit log: lower-case letters, digits and dashes. Example: `"ci"`.
-    client: Spanned<String>,
-    /// Absolute path of the file with the token: one line of 32 characters at least, which others cannot read.
-    /// Example: `"/etc/cofferdam/ci.token"`.
-    file: Spanned<PathBuf>,
-    /// A token of the operator: it switches tools on and off (`POST /tools/NAME/enable`, `disable`, `reset`) and reads
-    /// `/config`, and runs nothing. Give none to an agent.
-    ///
-    /// Default: `false`. Example: `true`.
-    #[serde(default)]
-    operator: bool,
+table! {
+    /// Bearer token of one client. Sessions, history and files of one are not seen by another.
+    struct WrittenToken {
+        /// Name of the client in the audit log: lower-case letters, digits and dashes. Example: `"ci"`.
+        client: Spanned<String>,
+        /// Absolute path of the file with the token: one line of 32 characters at least, which others cannot read.
+        /// Example: `"/etc/cofferdam/ci.token"`.
+        file: Spanned<PathBuf>,
+        /// A token of the operator: it switches tools on and off (`POST /tools/NAME/enable`, `disable`, `reset`) and reads
+        /// `/config`, and runs nothing. Give none to an agent.
+        ///
+        /// Default: `false`. Example: `true`.
+        operator: bool = false,
+    }
 }
 
 impl HttpSettings {
-    pub(super) fn parse(reader: &Reader<'_>, written: &Written) -> Result<Self, Mistake> {
-        let absolute = |path: &Option<Spanned<PathBuf>>| match path {
-            Some(path) if !path.get_ref().is_absolute() => {
-                Err(reader.mistake(path.span(), "a path must be absolute"))
+    /// Checks that there are both parts of TLS, or neither.
+    pub(super) fn check(&self, file: File<'_>) -> Result<(), ReadError> {
+        match (file.value("http", "certificate"), file.value("http", "key")) {
+            (Some(alone), None) | (None, Some(alone)) => {
+                Err(alone.fault("`certificate` and `key` belong together"))
             }
-            path => Ok(reader.set(path.as_ref(), None, Some)),
-        };
-        let certificate = absolute(&written.certificate)?;
-        let key = absolute(&written.key)?;
-        if let (Some(alone), None) | (None, Some(alone)) = (&written.certificate, &written.key) {
-            return Err(reader.mistake(alone.span(), "`certificate` and `key` belong together"));
+            (Some(_), Some(_)) | (None, None) => Ok(()),
         }
-        let lower = |names: BTreeSet<String>| {
-            names.into_iter().map(|name| name.to_ascii_lowercase()).collect()
-        };
-        Ok(Self {
-            allowed: allowed(reader, written.allowed.as_ref())?,
-            hosts: reader.set(written.hosts.as_ref(), BTreeSet::new(), lower),
-            origins: reader.set(written.origins.as_ref(), BTreeSet::new(), |names| names),
-            certificate,
-            key,
-            sessions: reader.count(written.sessions.as_ref(), SESSIONS)?,
-            streams: reader.count(written.streams.as_ref(), STREAMS)?,
-            pre_stop: reader.set(written.pre_stop.as_ref(), None, |time| Some(time.0)),
-            drain: reader.set(written.drain.as_ref(), DRAIN, |time| time.0),
-            tokens: tokens(reader, &written.tokens)?,
-        })
-    }
-
-    pub(super) fn shown(&self) -> Vec<ShownLine> {
-        fn shown<T>(key: &'static str, of: &Setting<T>, text: impl Fn(&T) -> String) -> ShownLine {
-            ShownLine { key, value: text(&of.value), source: of.source.clone() }
-        }
-        let names = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
-        let path = |path: &Option<PathBuf>| {
-            path.as_ref().map_or(String::new(), |path| path.display().to_string())
-        };
-        vec![
-            shown("http.allowed", &self.allowed, |nets| {
-                nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
-            }),
-            shown("http.hosts", &self.hosts, names),
-            shown("http.origins", &self.origins, names),
-            shown("http.certificate", &self.certificate, path),
-            shown("http.key", &self.key, path),
-            shown("http.sessions", &self.sessions, u32::to_string),
-            shown("http.streams", &self.streams, u32::to_string),
-            shown("http.pre_stop", &self.pre_stop, |time| {
-                time.map_or(String::new(), |time| Time(time).to_string())
-            }),
-            shown("http.drain", &self.drain, |time| Time(*time).to_string()),
-            shown("http.tokens", &self.tokens, |tokens| {
-                let name = |token: &TokenSetting| match token.operator {
-                    true => format!("{} (operator)", token.client),
-                    false => token.client.clone(),
-                };
-                tokens.iter().map(name).collect::<Vec<_>>().join(", ")
-            }),
-        ]
     }
 }
 
@@ -179,45 +106,85 @@ pub fn net(text: &str) -> Option<IpNet> {
     text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
-fn allowed(
-    reader: &Reader<'_>,
-    written: Option<&Spanned<Vec<Spanned<String>>>>,
-) -> Result<Setting<Vec<IpNet>>, Mistake> {
-    let mut nets = Vec::new();
-    for text in written.iter().flat_map(|list| list.get_ref()) {
-        let net = net(text.get_ref()).ok_or_else(|| {
+/// Addresses and networks.
+pub struct Networks;
+
+impl Kind for Networks {
+    type Value = Vec<IpNet>;
+
+    fn read(item: Item<'_>) -> Result<Vec<IpNet>, ReadError> {
+        let one = |item: Item<'_>| {
             let what = "is neither an address nor a subnet such as 10.0.0.0/8";
-            reader.mistake(text.span(), what)
-        })?;
-        nets.push(net);
+            net(text(item)?).ok_or_else(|| item.fault(what))
+        };
+        item.items()?.map(one).collect()
     }
-    Ok(reader.set(written, Vec::new(), |_| nets))
+
+    fn show(nets: &Vec<IpNet>) -> String {
+        nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    fn form() -> Form {
+        Vec::<String>::form()
+    }
 }
 
-fn tokens(
-    reader: &Reader<'_>,
-    written: &[WrittenToken],
-) -> Result<Setting<Vec<TokenSetting>>, Mistake> {
-    let mut tokens: Vec<TokenSetting> = Vec::new();
-    for token in written {
-        let client = token.client.get_ref();
-        let file = token.file.get_ref();
-        if !is_client(client) {
-            let what = "a client's name is lower-case letters, digits and dashes, at most 32";
-            return Err(reader.mistake(token.client.span(), what));
-        }
-        if ["local", "http", "tcp"].contains(&client.as_str()) {
-            let what = "this name is that of clients without a token of their own";
-            return Err(reader.mistake(token.client.span(), what));
-        }
-        if !file.is_absolute() {
-            return Err(reader.mistake(token.file.span(), "a path must be absolute"));
-        }
-        let operator = token.operator;
-        tokens.push(TokenSetting { client: client.clone(), file: file.clone(), operator });
+/// Names of hosts, which become lower case.
+pub struct HostNames;
+
+impl Kind for HostNames {
+    type Value = BTreeSet<String>;
+
+    fn read(item: Item<'_>) -> Result<BTreeSet<String>, ReadError> {
+        item.items()?.map(|item| Ok(text(item)?.to_ascii_lowercase())).collect()
     }
-    let first = written.first().map(|token| &token.client);
-    Ok(reader.set(first, Vec::new(), |_| tokens))
+
+    fn show(names: &BTreeSet<String>) -> String {
+        NamesValue::show(names)
+    }
+
+    fn form() -> Form {
+        NamesValue::form()
+    }
+}
+
+/// Tokens of clients.
+pub struct Tokens;
+
+impl Kind for Tokens {
+    type Value = Vec<TokenSetting>;
+
+    fn read(item: Item<'_>) -> Result<Vec<TokenSetting>, ReadError> {
+        item.items()?.map(token).collect()
+    }
+
+    fn show(tokens: &Vec<TokenSetting>) -> String {
+        let name = |token: &TokenSetting| match token.operator {
+            true => format!("{} (operator)", token.client),
+            false => token.client.clone(),
+        };
+        tokens.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+
+    fn form() -> Form {
+        Vec::<WrittenToken>::form()
+    }
+}
+
+fn token(item: Item<'_>) -> Result<TokenSetting, ReadError> {
+    let WrittenToken { client, file, operator } = WrittenToken::read(item)?;
+    if !is_client(client.get_ref()) {
+        let what = "a client's name is lower-case letters, digits and dashes, at most 32";
+        return Err(ReadError::new(client.span(), what));
+    }
+    if ["local", "http", "tcp"].contains(&client.get_ref().as_str()) {
+        let what = "this name is that of clients without a token of their own";
+        return Err(ReadError::new(client.span(), what));
+    }
+    if !file.get_ref().is_absolute() {
+        return Err(ReadError::new(file.span(), "a path must be absolute"));
+    }
+    Ok(TokenSetting { client: client.into_inner(), file: file.into_inner(), operator })
 }
 
 /// Returns true for a name that a client may have.

@@ -17,8 +17,10 @@ pub mod json;
 pub mod mcp_server;
 pub mod nested;
 pub mod projects;
+pub mod schema;
 mod secrets;
 pub mod server;
+pub mod settings;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -30,7 +32,8 @@ use policy::Policy;
 use profile::Profiles;
 use profile::document::{Document, Mistake};
 
-pub use server::{Config, Setting, ShownLine, ValueSource};
+pub use server::Config;
+pub use settings::{Setting, ShownLine, ValueSource};
 
 /// Facts of the host that configuration depends on besides files: looked up once, by `main`, and passed in.
 #[derive(Debug, Clone, PartialEq, Eq)]

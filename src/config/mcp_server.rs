@@ -12,7 +12,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::directory;
-use super::server::{Config, Setting, ValueSource};
+use super::server::Config;
+use super::settings::{Setting, ValueSource};
 use super::{ConfigError, HostContext};
 use model::defaults::MIB;
 use model::nearest::nearest;

@@ -1,51 +1,81 @@
 //! `[[secret]]` of `cofferdam.toml`: where the gateway finds what rules of egress put in requests.
 
-use serde::Deserialize;
+use profile::table;
 use toml::Spanned;
 
-use super::server::{Reader, Setting};
+use super::settings::{File, Setting, Settings, ShownLine, ValueSource};
 use model::egress::SecretSource;
-use profile::document::Mistake;
+use profile::document::{FileKey, Read, ReadError};
 
 /// Secrets by name. Only the gateway reads their values.
 pub(crate) type SecretSettings = Vec<(String, SecretSource)>;
 
-/// Secret that rules of egress may use. Its value is read by the gateway alone, at start; no cell ever holds it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Written {
-    /// Name by which rules use it: lower-case letters, digits and dashes. Example: `"github"`.
-    name: Spanned<String>,
-    /// Place of its value: `file:` and an absolute path, `credential:` and the name of a credential of systemd, or
-    /// `env:` and a variable of the server. Other users must not be able to read the file.
-    /// Example: `"file:/run/secrets/github"`.
-    from: Spanned<String>,
+table! {
+    /// Secret that rules of egress may use. Its value is read by the gateway alone, at start; no cell ever holds it.
+    struct Written {
+        /// Name by which rules use it: lower-case letters, digits and dashes. Example: `"github"`.
+        name: Spanned<String>,
+        /// Place of its value: `file:` and an absolute path, `credential:` and the name of a credential of systemd, or
+        /// `env:` and a variable of the server. Other users must not be able to read the file.
+        /// Example: `"file:/run/secrets/github"`.
+        from: Spanned<String>,
+    }
 }
 
-/// Returns the secrets that the file names.
-pub(super) fn secrets(
-    reader: &Reader<'_>,
-    written: &[Written],
-) -> Result<Setting<SecretSettings>, Mistake> {
-    let mut secrets = SecretSettings::new();
-    for Written { name, from } in written {
-        let text = name.get_ref();
-        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if !(1..=64).contains(&text.len()) || !text.bytes().all(fits) {
-            let message = "a secret's name is of lower-case letters, digits and dashes";
-            return Err(reader.mistake(name.span(), message));
+impl Settings for Setting<SecretSettings> {
+    fn read(file: Option<File<'_>>) -> Result<Self, ReadError> {
+        let absent = Self { value: Vec::new(), source: ValueSource::Default };
+        let Some(file) = file else { return Ok(absent) };
+        let Some(list) = file.root.table()?.get("secret") else { return Ok(absent) };
+        let mut secrets = SecretSettings::new();
+        for item in list.items()? {
+            let Written { name, from } = Written::read(item)?;
+            secrets.push(secret(&name, &from, &secrets)?);
         }
-        if secrets.iter().any(|(known, _)| known == text) {
-            return Err(reader.mistake(name.span(), format!("secret `{text}` is there twice")));
-        }
-        let source = source(from.get_ref()).ok_or_else(|| {
-            let message = "write `file:/absolute/path`, `credential:NAME` or `env:NAME`";
-            reader.mistake(from.span(), message)
-        })?;
-        secrets.push((text.clone(), source));
+        Ok(file.setting(list, secrets))
     }
-    let first = written.first().map(|secret| &secret.name);
-    Ok(reader.set(first, SecretSettings::new(), |_| secrets))
+
+    /// Shows names and places, which are not secret.
+    fn show(&self, lines: &mut Vec<ShownLine>) {
+        let one = |(name, source): &(String, SecretSource)| match source {
+            SecretSource::File(path) => format!("{name} from file:{}", path.display()),
+            SecretSource::Credential(credential) => format!("{name} from credential:{credential}"),
+            SecretSource::Env(variable) => format!("{name} from env:{variable}"),
+        };
+        let value = self.value.iter().map(one).collect::<Vec<_>>().join(", ");
+        lines.push(ShownLine { key: "secret", value, source: self.source.clone() });
+    }
+
+    fn keys(keys: &mut Vec<FileKey>) {
+        keys.push(FileKey {
+            name: "secret",
+            comment: "Secrets that rules of egress put in requests.",
+            is_required: false,
+            form: Vec::<Written>::form(),
+        });
+    }
+}
+
+/// Checks one secret; `others` are those before it in the file.
+fn secret(
+    name: &Spanned<String>,
+    from: &Spanned<String>,
+    others: &SecretSettings,
+) -> Result<(String, SecretSource), ReadError> {
+    let text = name.get_ref();
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !(1..=64).contains(&text.len()) || !text.bytes().all(fits) {
+        let message = "a secret's name is of lower-case letters, digits and dashes";
+        return Err(ReadError::new(name.span(), message));
+    }
+    if others.iter().any(|(known, _)| known == text) {
+        return Err(ReadError::new(name.span(), format!("secret `{text}` is there twice")));
+    }
+    let source = source(from.get_ref()).ok_or_else(|| {
+        let message = "write `file:/absolute/path`, `credential:NAME` or `env:NAME`";
+        ReadError::new(from.span(), message)
+    })?;
+    Ok((text.clone(), source))
 }
 
 fn source(text: &str) -> Option<SecretSource> {
@@ -60,16 +90,6 @@ fn source(text: &str) -> Option<SecretSource> {
         "env" if is_name(place) => Some(SecretSource::Env(place.to_owned())),
         _ => None,
     }
-}
-
-/// Returns the secrets in words: names and places, which are not secret.
-pub(super) fn text(secrets: &SecretSettings) -> String {
-    let one = |(name, source): &(String, SecretSource)| match source {
-        SecretSource::File(path) => format!("{name} from file:{}", path.display()),
-        SecretSource::Credential(credential) => format!("{name} from credential:{credential}"),
-        SecretSource::Env(variable) => format!("{name} from env:{variable}"),
-    };
-    secrets.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ use super::flags::{
 use super::hooks::HookPoint;
 use super::pattern::Pattern;
 use super::reach::{TargetPlaces, TargetReach};
-use super::schema::{Example, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional, why};
+use super::schema::{
+    Example, Narrowing, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional, why,
+};
 use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordType, plain};
 use model::egress::{HostPattern, Net};
@@ -23,16 +25,6 @@ use profile::document::{Document, Mistake};
 /// Fields that every declared tool may have. The fields that a tool defines have other names.
 const FIELDS: &[&str] =
     &["extra_args", "stdin", "template", "dry_run", "timeout_sec", "correlation_id"];
-
-/// Constraints on the type of a flag's value or of a positional word.
-struct Narrowing<'w> {
-    pattern: Option<&'w Spanned<String>>,
-    range: Option<&'w Spanned<(Decimal, Decimal)>>,
-    values: Option<&'w Spanned<Vec<String>>>,
-    max_bytes: Option<&'w Spanned<usize>>,
-    within: Option<&'w Spanned<Vec<String>>>,
-    largest: Option<&'w Spanned<u64>>,
-}
 
 /// Checks one declared tool, including its examples.
 pub(super) fn command(
@@ -62,7 +54,7 @@ pub(super) fn command(
     let refused = refused(document, written, base.as_ref(), &flags)?;
     let why = why(document, &written.why)?;
     let new_positionals = positionals(document, written)?;
-    let input = base.as_ref().map_or_else(Input::default, |base| base.input);
+    let input = base.as_ref().map_or(Input::Plain, |base| base.input);
     let command = DeclaredCommand {
         name: name.clone(),
         program: program(document, written, base.as_ref())?,
@@ -198,10 +190,10 @@ fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {
     }
     let arity = written.arity.as_ref().map_or(0, |arity| *arity.get_ref());
     let takes = match (arity, &written.kind, written.equals) {
-        (0, None, false) if narrowing(written).is_empty() => Takes::Nothing,
+        (0, None, false) if written.narrowing.is_empty() => Takes::Nothing,
         (0, _, _) => return mistake("a flag with a type has `arity = 1`"),
         (1, Some(kind), equals) => {
-            let takes = kind_of(document, kind, &narrowing(written))?;
+            let takes = kind_of(document, kind, &written.narrowing)?;
             if equals { Takes::Equals(takes) } else { Takes::Next(takes) }
         }
         (1, None, _) => return mistake("a flag with a value says its `kind`"),
@@ -214,18 +206,7 @@ fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {
     Ok(Flag { name: name.clone(), takes, times, why: why(document, &written.why)? })
 }
 
-fn narrowing(written: &WrittenFlag) -> Narrowing<'_> {
-    Narrowing {
-        pattern: written.pattern.as_ref(),
-        range: written.range.as_ref(),
-        values: written.values.as_ref(),
-        max_bytes: written.max_bytes.as_ref(),
-        within: written.within.as_ref(),
-        largest: written.largest.as_ref(),
-    }
-}
-
-impl Narrowing<'_> {
+impl Narrowing {
     fn is_empty(&self) -> bool {
         self.pattern.is_none()
             && self.range.is_none()
@@ -285,14 +266,6 @@ fn check_hold(
 }
 
 fn positional(document: &Document, written: &WrittenPositional) -> Result<Positional, Mistake> {
-    let narrowing = Narrowing {
-        pattern: written.pattern.as_ref(),
-        range: written.range.as_ref(),
-        values: written.values.as_ref(),
-        max_bytes: written.max_bytes.as_ref(),
-        within: written.within.as_ref(),
-        largest: written.largest.as_ref(),
-    };
     let max = *written.max.get_ref();
     if max == 0 || written.min > max {
         return Err(document.mistake(written.max.span(), "`max` is at least 1 and at least `min`"));
@@ -313,7 +286,7 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
     Ok(Positional {
         name: written.name.get_ref().clone(),
         also: written.also.as_ref().map(Spanned::get_ref).cloned(),
-        takes: kind_of(document, &written.kind, &narrowing)?,
+        takes: kind_of(document, &written.kind, &written.narrowing)?,
         min: written.min,
         max,
         prefix,
@@ -328,15 +301,15 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
 fn kind_of(
     document: &Document,
     kind: &Spanned<WrittenKind>,
-    narrowing: &Narrowing<'_>,
+    narrowing: &Narrowing,
 ) -> Result<Type, Mistake> {
     let mistake = |span: Range<usize>, message: &str| Err(document.mistake(span, message));
     let kind_is = *kind.get_ref();
     let is_number = matches!(kind_is, WrittenKind::Int | WrittenKind::Decimal);
-    if let Some(range) = narrowing.range.filter(|_| !is_number) {
+    if let Some(range) = narrowing.range.as_ref().filter(|_| !is_number) {
         return mistake(range.span(), "`range` is for the kinds int and decimal");
     }
-    if let Some(values) = narrowing.values.filter(|_| kind_is != WrittenKind::Choice) {
+    if let Some(values) = narrowing.values.as_ref().filter(|_| kind_is != WrittenKind::Choice) {
         return mistake(values.span(), "`values` is for `kind = \"choice\"`");
     }
     let kind = match kind_is {
@@ -347,27 +320,28 @@ fn kind_of(
         WrittenKind::Target => WordType::Target,
         WrittenKind::Ports => WordType::Ports,
         WrittenKind::Url => WordType::Url,
-        WrittenKind::Int => match narrowing.range.and_then(|range| whole(range.get_ref())) {
+        WrittenKind::Int => match narrowing.range.as_ref().and_then(|range| whole(range.get_ref()))
+        {
             Some((low, high)) if low <= high => WordType::Int(low..=high),
             _ => return mistake(kind.span(), "an int has `range = [LOW, HIGH]`, whole numbers"),
         },
-        WrittenKind::Decimal => match narrowing.range.map(Spanned::get_ref) {
+        WrittenKind::Decimal => match narrowing.range.as_ref().map(Spanned::get_ref) {
             Some((low, high)) if low <= high => WordType::Decimal(*low..=*high),
             _ => return mistake(kind.span(), "a decimal has `range = [LOW, HIGH]`"),
         },
-        WrittenKind::Choice => match narrowing.values.map(Spanned::get_ref) {
+        WrittenKind::Choice => match narrowing.values.as_ref().map(Spanned::get_ref) {
             Some(values) if !values.is_empty() => WordType::Choice(values.clone()),
             _ => return mistake(kind.span(), "a choice has `values = [\"…\"]`"),
         },
     };
-    let pattern = match narrowing.pattern {
+    let pattern = match &narrowing.pattern {
         None => None,
         Some(text) => match Pattern::whole_word(document, text.get_ref()) {
             Some(pattern) => Some(pattern),
             None => return mistake(text.span(), "`pattern` is no regular expression"),
         },
     };
-    let max_bytes = narrowing.max_bytes.map_or(WORD_BYTES, |most| *most.get_ref());
+    let max_bytes = narrowing.max_bytes.as_ref().map_or(WORD_BYTES, |most| *most.get_ref());
     let reach = reach(document, &kind, narrowing)?;
     Ok(Type { kind, pattern, max_bytes: max_bytes.min(WORD_BYTES), reach })
 }
@@ -382,10 +356,11 @@ fn whole(range: &(Decimal, Decimal)) -> Option<(u64, u64)> {
 fn reach(
     document: &Document,
     kind: &WordType,
-    narrowing: &Narrowing<'_>,
+    narrowing: &Narrowing,
 ) -> Result<TargetReach, Mistake> {
     let defaults = TargetReach::default();
-    let Narrowing { within, largest, .. } = narrowing;
+    let within = narrowing.within.as_ref();
+    let largest = narrowing.largest.as_ref();
     let span = within.map(Spanned::span).or_else(|| largest.map(Spanned::span));
     if let Some(span) = span.filter(|_| !kind.is_target()) {
         let message = "`within` and `largest` are for the kinds host, cidr, target and url";

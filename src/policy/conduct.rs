@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use profile::words;
 /// Calls of one tool that run at once, unless the file says otherwise: the default of the reference
 /// implementation.
 pub const CONCURRENCY: u32 = 2;
@@ -76,21 +76,20 @@ pub struct Template {
     pub why: String,
 }
 
-/// Form of a tool's standard output. The result's metadata then has it as data.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OutputForm {
-    /// Any text, which is not parsed.
-    #[default]
-    Text,
-    /// One JSON value.
-    Json,
-    /// An XML document.
-    Xml,
-    /// The XML of nmap: hosts, ports, states and services.
-    Nmap,
-    /// JSON or XML if the output is one of these, else plain text.
-    Auto,
+words! {
+    /// Form of a tool's standard output. The result's metadata then has it as data.
+    pub enum OutputForm {
+        /// Any text, which is not parsed.
+        Text = "text",
+        /// One JSON value.
+        Json = "json",
+        /// An XML document.
+        Xml = "xml",
+        /// The XML of nmap: hosts, ports, states and services.
+        Nmap = "nmap",
+        /// JSON or XML if the output is one of these, else plain text.
+        Auto = "auto",
+    }
 }
 
 impl Default for Conduct {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use profile::document::{Content, Form, Item, Read, ReadError};
 
 /// Maximum number of digits after the point.
 const PLACES: usize = 6;
@@ -60,30 +60,23 @@ impl fmt::Display for Decimal {
     }
 }
 
-impl<'de> Deserialize<'de> for Decimal {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Number;
-        impl Visitor<'_> for Number {
-            type Value = Decimal;
+impl Read for Decimal {
+    fn read(item: Item<'_>) -> Result<Self, ReadError> {
+        let digits = match item.content()? {
+            Content::Whole(number) => number.to_string(),
+            // The shortest text that reads back as the number is what the operator wrote.
+            Content::Fraction(number) => number.to_string(),
+            Content::Text(_)
+            | Content::Flag(_)
+            | Content::Date
+            | Content::List(_)
+            | Content::Table(_) => return Err(item.unexpected("a number, 0 at least")),
+        };
+        digits.parse().map_err(|error: NoDecimal| item.fault(error.to_string()))
+    }
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number, 0 at least")
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Decimal, E> {
-                number.to_string().parse().map_err(E::custom)
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Decimal, E> {
-                number.to_string().parse().map_err(E::custom)
-            }
-
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Decimal, E> {
-                // The shortest text that reads back as the number is what the operator wrote.
-                number.to_string().parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_any(Number)
+    fn form() -> Form {
+        Form::plain("number", r#""type": "number", "minimum": 0"#)
     }
 }
 

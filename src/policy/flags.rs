@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
+use profile::words;
 
 use super::conduct::Conduct;
 use super::hooks::Hooks;
@@ -45,17 +45,16 @@ pub struct DeclaredCommand {
     pub why: String,
 }
 
-/// How a program receives the text that a caller sends as `stdin`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Input {
-    /// No standard input: the tool has no field `stdin`.
-    None,
-    /// The program reads standard input if no file is named.
-    #[default]
-    Plain,
-    /// The program reads standard input if the file is `-`, a word that no caller may send.
-    Dash,
+words! {
+    /// How a program receives the text that a caller sends as `stdin`.
+    pub enum Input {
+        /// No standard input: the tool has no field `stdin`.
+        None = "none",
+        /// The program reads standard input if no file is named.
+        Plain = "plain",
+        /// The program reads standard input if the file is `-`, a word that no caller may send.
+        Dash = "dash",
+    }
 }
 
 /// Changes that a command may make, for callers.

@@ -4,26 +4,27 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use profile::words;
 
-/// Tools that are shown together or not at all. A tool without a group is always shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ToolGroup {
-    /// The calculator.
-    Calc,
-    /// More of the calculator: batches, plots, the list of functions, the history.
-    Math,
-    /// A persistent shell.
-    Shell,
-    /// Commands in fresh cells, and the directory in which they start.
-    Exec,
-    /// Questions about a cell and its programs.
-    Info,
-    /// Command history.
-    History,
-    /// Files of the workspace.
-    Files,
+words! {
+    /// Tools that are shown together or not at all. A tool without a group is always shown.
+    #[derive(PartialOrd, Ord)]
+    pub enum ToolGroup {
+        /// The calculator.
+        Calc = "calc",
+        /// More of the calculator: batches, plots, the list of functions, the history.
+        Math = "math",
+        /// A persistent shell.
+        Shell = "shell",
+        /// Commands in fresh cells, and the directory in which they start.
+        Exec = "exec",
+        /// Questions about a cell and its programs.
+        Info = "info",
+        /// Command history.
+        History = "history",
+        /// Files of the workspace.
+        Files = "files",
+    }
 }
 
 impl ToolGroup {

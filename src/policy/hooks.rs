@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::pattern::Pattern;
 use super::summary::Summary;
 use super::tools::{HOOK_PREFIX, REACH_PREFIX};
-use serde::Deserialize;
+use profile::words;
 
 /// Maximum number of lines that one reader takes from an output.
 const MAX_LINES: usize = 1000;
@@ -72,19 +72,19 @@ pub struct HookScript {
     pub remember: bool,
 }
 
-/// Point of a call at which a script runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HookPoint {
-    /// Before the program: exit code 0 lets the call through, 1 refuses it with the output as the reason.
-    Check,
-    /// Before the program: `{"extra_args": […]}` on standard output takes the place of the caller's flags.
-    Transform,
-    /// After all checks and before the program, in a cell with the network of the call: exit code 0
-    /// lets the call through, 1 refuses it with the output as the reason.
-    Reach,
-    /// After the program: JSON on standard output becomes `metadata.parsed`.
-    Output,
+words! {
+    /// Point of a call at which a script runs.
+    pub enum HookPoint {
+        /// Before the program: exit code 0 lets the call through, 1 refuses it with the output as the reason.
+        Check = "check",
+        /// Before the program: `{"extra_args": […]}` on standard output takes the place of the caller's flags.
+        Transform = "transform",
+        /// After all checks and before the program, in a cell with the network of the call: exit code 0
+        /// lets the call through, 1 refuses it with the output as the reason.
+        Reach = "reach",
+        /// After the program: JSON on standard output becomes `metadata.parsed`.
+        Output = "output",
+    }
 }
 
 impl HookPoint {

@@ -28,7 +28,7 @@ use model::call::{Asked, Call, Cwd};
 use model::egress::Only;
 use model::job::{Job, Limits, ListChanges, ProfileName, Workspace};
 use model::profile::Profile;
-use profile::document::{Document, Mistake};
+use profile::document::{Document, KeyTable, Mistake};
 
 use flags::DeclaredCommand;
 pub use profile::Profiles;
@@ -125,6 +125,12 @@ pub(crate) const OPERATOR: &str = "operator";
 pub fn shipped() -> Vec<Document> {
     let text = include_str!("../../policies/default.toml");
     vec![Document::shipped("policies/default.toml", text)]
+}
+
+/// Returns the keys of a policy file.
+#[must_use]
+pub fn keys() -> KeyTable {
+    rules::Written::whole()
 }
 
 /// Returns the compiled-in flag lists. They allow nothing by themselves: a rule must name the tool.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
 use toml::Spanned;
 
 use super::commands;
@@ -15,122 +14,118 @@ use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
 use profile::Profiles;
 use profile::document::{Document, Mistake};
+use profile::{table, words};
 
-/// A policy: who may call what. No rule for a tool means that it is denied.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    /// Version of the file's form. Example: `1`.
-    #[serde(rename = "schema")]
-    _schema: i64,
-    /// Policy that this one adds to: only the shipped one can be named. A rule here replaces the shipped rule of its id.
-    ///
-    /// Default: none: where there is a policy of one's own, the shipped rules are not in force. Example: `"shipped"`.
-    extends: Option<Base>,
-    /// Rules, in any order: of several that match, the strictest wins.
-    #[serde(default, rename = "rule")]
-    rules: Vec<WrittenRule>,
-    /// Programs as tools, each with the flags that callers may give it.
-    #[serde(default, rename = "tool")]
-    commands: Vec<WrittenCommand>,
+table! {
+    /// A policy: who may call what. No rule for a tool means that it is denied.
+    pub(super) struct Written {
+        /// Version of the file's form. Example: `1`.
+        _schema "schema": i64,
+        /// Policy that this one adds to: only the shipped one can be named. A rule here replaces the shipped rule of its id.
+        ///
+        /// Default: none: where there is a policy of one's own, the shipped rules are not in force. Example: `"shipped"`.
+        extends: Option<Base>,
+        /// Rules, in any order: of several that match, the strictest wins.
+        rules "rule": Vec<WrittenRule> = Vec::new(),
+        /// Programs as tools, each with the flags that callers may give it.
+        commands "tool": Vec<WrittenCommand> = Vec::new(),
+    }
 }
 
-/// Policy that another adds to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Base {
-    /// The one that is compiled in: `policies/default.toml`.
-    Shipped,
+words! {
+    /// Policy that another adds to.
+    enum Base {
+        /// The one that is compiled in: `policies/default.toml`.
+        Shipped = "shipped",
+    }
 }
 
-/// Rule: the tools that it is about, and what becomes of their calls.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenRule {
-    /// Name of the rule in denials and in the audit log: lower-case letters, digits and dashes, of one rule only.
-    /// Example: `"shell"`.
-    id: Spanned<String>,
-    /// Tools whose calls it matches. Example: `["bash", "bash_exec"]`.
-    tools: Spanned<Vec<String>>,
-    /// Clients whose calls it matches: those of `[[http.tokens]]`, `http` for a listener's others, `tcp` for those of
-    /// `--tcp`, and `local` for
-    /// standard input and the owner of a socket.
-    ///
-    /// Default: `[]`, every client. Example: `["ci"]`.
-    clients: Option<Spanned<BTreeSet<String>>>,
-    /// Decision on these calls. Example: `"allow"`.
-    action: Spanned<Action>,
-    /// Profile under which they run: needed by `allow`, refused with `deny`.
-    ///
-    /// Default: none. Example: `"bash"`.
-    profile: Option<Spanned<String>>,
-    /// Further profiles that a call of `bash_exec` or `history_replay` may name; every rule that matches must have
-    /// them.
-    ///
-    /// Default: `[]`. Example: `["bc"]`.
-    choice: Option<Spanned<Vec<Spanned<String>>>>,
-    /// Rules of the profile's `[[egress]]` that its calls may use, by their ids; of `--egress`, the words as typed, or
-    /// the ids of a preset. A rule cannot add one. `[]` is no network.
-    ///
-    /// Default: all, and what the class reaches. Example: `["pypi"]`.
-    egress: Option<Spanned<Vec<String>>>,
-    /// Limits below those of the profile.
-    #[serde(default)]
-    limits: WrittenLimits,
-    /// Reason for the rule; a denial tells it to the caller. Example: `"contained, not filtered"`.
-    why: Spanned<String>,
-    /// Calls that the rule must match, one at least: tested when the file is read.
-    ///
-    /// Default: none, which is refused.
-    #[serde(default)]
-    matches: Vec<Spanned<Example>>,
-    /// Calls that the rule must not match: tested when the file is read.
-    #[serde(default)]
-    not_matches: Vec<Spanned<Example>>,
+table! {
+    /// Rule: the tools that it is about, and what becomes of their calls.
+    struct WrittenRule {
+        /// Name of the rule in denials and in the audit log: lower-case letters, digits and dashes, of one rule only.
+        /// Example: `"shell"`.
+        id: Spanned<String>,
+        /// Tools whose calls it matches. Example: `["bash", "bash_exec"]`.
+        tools: Spanned<Vec<String>>,
+        /// Clients whose calls it matches: those of `[[http.tokens]]`, `http` for a listener's others, `tcp` for those of
+        /// `--tcp`, and `local` for
+        /// standard input and the owner of a socket.
+        ///
+        /// Default: `[]`, every client. Example: `["ci"]`.
+        clients: Option<Spanned<BTreeSet<String>>>,
+        /// Decision on these calls. Example: `"allow"`.
+        action: Spanned<Action>,
+        /// Profile under which they run: needed by `allow`, refused with `deny`.
+        ///
+        /// Default: none. Example: `"bash"`.
+        profile: Option<Spanned<String>>,
+        /// Further profiles that a call of `bash_exec` or `history_replay` may name; every rule that matches must have
+        /// them.
+        ///
+        /// Default: `[]`. Example: `["bc"]`.
+        choice: Option<Spanned<Vec<Spanned<String>>>>,
+        /// Rules of the profile's `[[egress]]` that its calls may use, by their ids; of `--egress`, the words as typed, or
+        /// the ids of a preset. A rule cannot add one. `[]` is no network.
+        ///
+        /// Default: all, and what the class reaches. Example: `["pypi"]`.
+        egress: Option<Spanned<Vec<String>>>,
+        /// Limits below those of the profile.
+        limits: WrittenLimits = WrittenLimits::default(),
+        /// Reason for the rule; a denial tells it to the caller. Example: `"contained, not filtered"`.
+        why: Spanned<String>,
+        /// Calls that the rule must match, one at least: tested when the file is read.
+        ///
+        /// Default: none, which is refused.
+        matches: Vec<Spanned<Example>> = Vec::new(),
+        /// Calls that the rule must not match: tested when the file is read.
+        not_matches: Vec<Spanned<Example>> = Vec::new(),
+    }
 }
 
-/// Decision of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Action {
-    /// They run, under `profile`.
-    Allow,
-    /// They are refused, whatever another rule says.
-    Deny,
+words! {
+    /// Decision of a rule.
+    enum Action {
+        /// They run, under `profile`.
+        Allow = "allow",
+        /// They are refused, whatever another rule says.
+        Deny = "deny",
+    }
 }
 
-/// Limits below those of the profile: a rule cannot raise one.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenLimits {
-    /// Wall time of a call.
-    ///
-    /// Default: that of the profile. Example: `"60s"`.
-    timeout: Option<Spanned<Time>>,
-    /// Memory of the cell; 8M at least.
-    ///
-    /// Default: that of the profile. Example: `"512M"`.
-    memory: Option<Spanned<Size>>,
-    /// Processes and threads of the cell.
-    ///
-    /// Default: that of the profile. Example: `64`.
-    processes: Option<Spanned<u32>>,
-    /// Output, over both streams, at which a call is ended.
-    ///
-    /// Default: that of the profile. Example: `"1M"`.
-    output: Option<Spanned<Size>>,
+table! {
+    /// Limits below those of the profile: a rule cannot raise one.
+    #[derive(Default)]
+    struct WrittenLimits {
+        /// Wall time of a call.
+        ///
+        /// Default: that of the profile. Example: `"60s"`.
+        timeout: Option<Spanned<Time>>,
+        /// Memory of the cell; 8M at least.
+        ///
+        /// Default: that of the profile. Example: `"512M"`.
+        memory: Option<Spanned<Size>>,
+        /// Processes and threads of the cell.
+        ///
+        /// Default: that of the profile. Example: `64`.
+        processes: Option<Spanned<u32>>,
+        /// Output, over both streams, at which a call is ended.
+        ///
+        /// Default: that of the profile. Example: `"1M"`.
+        output: Option<Spanned<Size>>,
+    }
 }
 
-/// Call that a rule must, or must not, match.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Example {
-    /// Name of the tool. Example: `"bash"`.
-    tool: String,
-    /// Name of the client.
-    ///
-    /// Default: none, one that the rule names, or any where it names none. Example: `"ci"`.
-    client: Option<String>,
+table! {
+    /// Call that a rule must, or must not, match.
+    struct Example {
+        /// Name of the tool. Example: `"bash"`.
+        tool: String,
+        /// Name of the client.
+        ///
+        /// Default: none, one that the rule names, or any where it names none. Example: `"ci"`.
+        client: Option<String>,
+    }
 }
 
 /// A rule in force.

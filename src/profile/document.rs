@@ -1,8 +1,11 @@
 //! Parses a TOML file into a value, or reports the mistake in it: file, line, column, and the
 //! nearest valid key.
 
+mod error;
+mod item;
+mod keys;
 mod parsed;
-mod reader;
+mod read;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +13,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use model::nearest::nearest;
-use serde::Deserialize;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use self::reader::Item;
+pub use error::ReadError;
+pub use item::{Content, Item, Table};
+pub use keys::{FileKey, Form, KeyTable, one_line};
+pub use read::{Read, parsed, text, word};
 
 /// The schema version that this version reads, for all three kinds of files.
 pub(crate) const SCHEMA: i64 = 1;
@@ -76,13 +82,24 @@ impl Document {
         self.parsed.is_some()
     }
 
-    /// Deserialises the document.
+    /// Reads the document as a `T`.
     ///
     /// # Errors
     /// The text is not TOML, has another schema version, or is not a `T`.
-    pub fn read<T: for<'de> Deserialize<'de>>(&self) -> Result<T, Mistake> {
-        if let Some(parsed) = self.parsed {
-            return T::deserialize(Item::Shipped(parsed)).map_err(|error| self.unfit(&error));
+    pub fn read<T: Read>(&self) -> Result<T, Mistake> {
+        self.open(T::read)
+    }
+
+    /// Calls `read` with the table of the whole document.
+    ///
+    /// # Errors
+    /// The text is not TOML, has another schema version, or `read` fails.
+    pub fn open<T>(
+        &self,
+        read: impl FnOnce(Item<'_>) -> Result<T, ReadError>,
+    ) -> Result<T, Mistake> {
+        if let Some(node) = self.parsed {
+            return read(Item::shipped(node)).map_err(|fault| self.unfit(fault));
         }
         let table = DeTable::parse(&self.text).map_err(|error| self.malformed(&error))?;
         // First, so that a newer file is reported as such and not as a list of unknown keys.
@@ -94,11 +111,11 @@ impl Document {
             let hint = format!("this version reads `schema = {SCHEMA}`");
             return Err(self.mistake(schema.span(), message).with_hint(hint));
         }
-        let table = reader::value(table);
-        T::deserialize(Item::Parsed(&table)).map_err(|error| self.unfit(&error))
+        let value = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
+        read(Item::parsed(&value)).map_err(|fault| self.unfit(fault))
     }
 
-    /// Returns the number of the line with a byte of the text.
+    /// Returns the number of the line, from 1, with a byte of the text.
     #[must_use]
     pub fn line(&self, byte: usize) -> usize {
         let before = self.text.get(..byte).unwrap_or(&self.text);
@@ -123,10 +140,11 @@ impl Document {
         self.mistake(error.span().unwrap_or(0..0), message)
     }
 
-    fn unfit(&self, error: &reader::Error) -> Mistake {
-        let message: String = error.message.lines().collect::<Vec<_>>().join(": ");
-        let hint = hint_for(&message);
-        let mistake = self.mistake(error.span.clone().unwrap_or(0..0), message);
+    /// Makes a mistake of a fault of this document.
+    pub fn unfit(&self, fault: ReadError) -> Mistake {
+        let message: String = fault.message.lines().collect::<Vec<_>>().join(": ");
+        let hint = fault.hint.or_else(|| hint_for(&message));
+        let mistake = self.mistake(fault.span, message);
         Mistake { hint, ..mistake }
     }
 }
@@ -139,8 +157,8 @@ impl Mistake {
     }
 }
 
-/// Derives a hint from serde's message. serde reports an unknown key as ``unknown field `x`,
-/// expected one of `a`, `b` ``, which lists the valid names.
+/// Derives a hint from the message of the reader, which lists the valid names: ``unknown field `x`,
+/// expected one of `a`, `b` ``.
 fn hint_for(message: &str) -> Option<String> {
     if message.starts_with("missing field `why`") {
         return Some("every grant and every rule says why it is there".to_owned());
@@ -155,25 +173,36 @@ fn hint_for(message: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
     use toml::Spanned;
 
     use super::*;
+    use crate::{table, words};
 
-    #[derive(Debug, PartialEq, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Sample {
-        schema: i64,
-        #[serde(default)]
-        timeout: i64,
-        #[serde(default)]
-        grants: Vec<Reason>,
+    table! {
+        struct Sample {
+            _schema "schema": i64,
+            _timeout "timeout": i64 = 0,
+            _grants "grants": Vec<Reason> = Vec::new(),
+        }
     }
 
-    #[derive(Debug, PartialEq, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Reason {
-        why: String,
+    table! {
+        struct Reason {
+            _why "why": String,
+        }
+    }
+
+    words! {
+        enum Word {
+            One = "one",
+        }
+    }
+
+    table! {
+        struct Lists {
+            _numbers "numbers": Vec<u8> = Vec::new(),
+            words: std::collections::BTreeMap<Spanned<String>, Spanned<Word>> = Default::default(),
+        }
     }
 
     fn message_of(text: &str) -> String {
@@ -216,25 +245,13 @@ mod tests {
 
     #[test]
     fn a_value_that_does_not_fit_is_named_at_its_own_place() {
-        #[derive(Debug, Deserialize)]
-        #[serde(rename_all = "lowercase")]
-        enum Word {
-            One,
-        }
-        #[derive(Debug, Deserialize)]
-        struct Lists {
-            #[serde(rename = "numbers", default)]
-            _numbers: Vec<u8>,
-            #[serde(default)]
-            words: std::collections::BTreeMap<Spanned<String>, Spanned<Word>>,
-        }
         let cases = [
             ("numbers = [1, 2, 300]", "1:18: invalid value: integer `300`, expected u8"),
             ("numbers = [1, \"2\"]", "1:15: invalid type: string \"2\", expected u8"),
             ("numbers = 18446744073709551616", "1:11: number too large to fit in target type"),
             ("numbers = 2026-01-01", "1:11: invalid type: date, expected a sequence"),
             ("words = { a = \"two\" }", "1:15: unknown variant `two`, expected `one`"),
-            ("words = { a = 1 }", "1:15: invalid type: integer `1`, expected enum Word"),
+            ("words = { a = 1 }", "1:15: invalid type: integer `1`, expected a string"),
         ];
         for (text, message) in cases {
             let read = Document::new("a", text).read::<Lists>();

@@ -9,6 +9,7 @@ use super::layer::Layer;
 use super::requests;
 use super::schema::{Written, WrittenEgress, WrittenPorts, WrittenProtocol};
 use crate::document::{Document, Mistake};
+use crate::table;
 use model::egress::{
     Egress, EgressLimits, EgressRule, HostPattern, InvalidNet, Net, NetworkClass, PortRange,
     Protocols,
@@ -266,14 +267,13 @@ const PRESETS: [(&str, &str); 6] = [
     ("python", include_str!("../../sandbox-profiles/egress/python.toml")),
 ];
 
-/// A preset file.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenPreset {
-    #[serde(rename = "schema")]
-    _schema: i64,
-    why: String,
-    egress: Vec<WrittenEgress>,
+table! {
+    /// A preset file.
+    struct WrittenPreset {
+        _schema "schema": i64,
+        why: String,
+        egress: Vec<WrittenEgress>,
+    }
 }
 
 /// Returns the presets that `--egress` accepts. An unreadable one is left out; the tests read all

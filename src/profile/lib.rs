@@ -24,6 +24,12 @@ pub mod toolchains;
 pub use set::Profiles;
 pub use shipped::shipped;
 
+/// Returns the keys of a profile's file.
+#[must_use]
+pub fn keys() -> document::KeyTable {
+    schema::Written::whole()
+}
+
 #[cfg(test)]
 mod floor_tests;
 #[cfg(test)]

@@ -1,380 +1,444 @@
 //! A profile as its TOML file has it. Every table that grants something has a `why`.
 //!
-//! The comments of these fields are the reference of keys: `tests/tidy/reference/` makes a page of them.
+//! The comments of these fields are the reference of keys, and the descriptions in the JSON Schema.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use toml::Spanned;
+
+use crate::document::{Content, Form, Item, Read, ReadError};
+use crate::{table, words};
 
 use model::egress::{NetworkClass, SecretForm};
 use model::profile::{Family, ProcView, UnixSockets};
 use model::units::{Processors, Size, Time};
 
-/// A profile: what a cell has on top of the floor, which no profile lowers.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Written {
-    /// Version of the file's form. Example: `1`.
-    #[serde(rename = "schema")]
-    _schema: i64,
-    /// Name by which policies and `--profile` know it: lower-case letters, digits and dashes. Example: `"node"`.
-    pub name: Spanned<String>,
-    /// Line about it for `profile list`. Example: `"bash, and node from /opt"`.
-    pub description: String,
-    /// Profile to which this one adds: it has all that the other one has.
-    ///
-    /// Default: none. Example: `"bash"`.
-    pub extends: Option<Spanned<String>>,
-    /// Programs that may be executed. A profile that neither has nor inherits it can only be extended.
-    pub exec: Option<WrittenExec>,
-    /// Program that a waiting cell executes before a call is there.
-    pub ahead: Option<WrittenAhead>,
-    /// Directory `/workspace` for the work.
-    pub workspace: Option<WrittenWorkspace>,
-    /// Filesystem `/proc` of the cell.
-    pub proc: Option<WrittenProc>,
-    /// Network of the cell.
-    pub network: Option<WrittenNetwork>,
-    /// Destinations outside of the cell that it may reach, in addition to those of the extended profile.
-    #[serde(default, rename = "egress")]
-    pub egress: Vec<WrittenEgress>,
-    /// Limits on the network of one call. An absent key is that of the extended profile, else the default.
-    #[serde(default)]
-    pub egress_limits: WrittenEgressLimits,
-    /// Families of sockets that may be made.
-    pub sockets: Option<WrittenSockets>,
-    /// Sockets of the host that may be connected to.
-    pub unix_sockets: Option<WrittenUnixSockets>,
-    /// Files and directories of the host, read-only.
-    #[serde(default, rename = "path")]
-    pub paths: Vec<WrittenPath>,
-    /// System calls that are allowed, in addition to those of the extended profile.
-    #[serde(default)]
-    pub syscalls: Vec<WrittenCalls>,
-    /// System calls refused with EPERM and not counted among the denials: programs try them and do without.
-    #[serde(default)]
-    pub quiet: Vec<WrittenCalls>,
-    /// Variables of the environment, in addition to those of every cell.
-    pub env: Option<WrittenEnv>,
-    /// Limits of one cell.
-    #[serde(default)]
-    pub limits: WrittenLimits,
-    /// Features of the machine without which the profile is refused.
-    #[serde(default)]
-    pub requires: WrittenRequires,
+table! {
+    /// A profile: what a cell has on top of the floor, which no profile lowers.
+    pub(super) struct Written {
+        /// Version of the file's form. Example: `1`.
+        _schema "schema": i64,
+        /// Name by which policies and `--profile` know it: lower-case letters, digits and dashes. Example: `"node"`.
+        pub name: Spanned<String>,
+        /// Line about it for `profile list`. Example: `"bash, and node from /opt"`.
+        pub description: String,
+        /// Profile to which this one adds: it has all that the other one has.
+        ///
+        /// Default: none. Example: `"bash"`.
+        pub extends: Option<Spanned<String>>,
+        /// Programs that may be executed. A profile that neither has nor inherits it can only be extended.
+        pub exec: Option<WrittenExec>,
+        /// Program that a waiting cell executes before a call is there.
+        pub ahead: Option<WrittenAhead>,
+        /// Directory `/workspace` for the work.
+        pub workspace: Option<WrittenWorkspace>,
+        /// Filesystem `/proc` of the cell.
+        pub proc: Option<WrittenProc>,
+        /// Network of the cell.
+        pub network: Option<WrittenNetwork>,
+        /// Destinations outside of the cell that it may reach, in addition to those of the extended profile.
+        pub egress "egress": Vec<WrittenEgress> = Vec::new(),
+        /// Limits on the network of one call. An absent key is that of the extended profile, else the default.
+        pub egress_limits: WrittenEgressLimits = WrittenEgressLimits::default(),
+        /// Families of sockets that may be made.
+        pub sockets: Option<WrittenSockets>,
+        /// Sockets of the host that may be connected to.
+        pub unix_sockets: Option<WrittenUnixSockets>,
+        /// Files and directories of the host, read-only.
+        pub paths "path": Vec<WrittenPath> = Vec::new(),
+        /// System calls that are allowed, in addition to those of the extended profile.
+        pub syscalls: Vec<WrittenCalls> = Vec::new(),
+        /// System calls refused with EPERM and not counted among the denials: programs try them and do without.
+        pub quiet: Vec<WrittenCalls> = Vec::new(),
+        /// Variables of the environment, in addition to those of every cell.
+        pub env: Option<WrittenEnv>,
+        /// Limits of one cell.
+        pub limits: WrittenLimits = WrittenLimits::default(),
+        /// Features of the machine without which the profile is refused.
+        pub requires: WrittenRequires = WrittenRequires::default(),
+    }
 }
 
-/// Programs that may be executed.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenExec {
-    /// Word `any`, or the absolute path of the one program of the cell, which a `[[path]]` must grant: it can then
-    /// start no other. Example: `"any"`.
-    pub program: Spanned<String>,
-    /// Reason for the grant. Example: `"a shell runs programs"`.
-    pub why: Spanned<String>,
+table! {
+    /// Programs that may be executed.
+    pub(super) struct WrittenExec {
+        /// Word `any`, or the absolute path of the one program of the cell, which a `[[path]]` must grant: it can then
+        /// start no other. Example: `"any"`.
+        pub program: Spanned<String>,
+        /// Reason for the grant. Example: `"a shell runs programs"`.
+        pub why: Spanned<String>,
+    }
 }
 
-/// Program that a waiting cell executes before a call is there: for profiles with one program and no
-/// workspace. A later `exec` without `ahead` takes it away.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenAhead {
-    /// Program and its arguments. A call with just these is given to a cell that waits with it.
-    /// Example: `["bc", "-l", "-q"]`.
-    pub argv: Spanned<Vec<String>>,
-    /// Variables that it has, and that the call must have.
-    ///
-    /// Default: `{}`. Example: `{ BC_LINE_LENGTH = "0" }`.
-    #[serde(default)]
-    pub env: BTreeMap<String, Spanned<String>>,
-    /// Reason for the grant. Example: `"its start is most of a short call"`.
-    pub why: Spanned<String>,
+table! {
+    /// Program that a waiting cell executes before a call is there: for profiles with one program and no
+    /// workspace. A later `exec` without `ahead` takes it away.
+    pub(super) struct WrittenAhead {
+        /// Program and its arguments. A call with just these is given to a cell that waits with it.
+        /// Example: `["bc", "-l", "-q"]`.
+        pub argv: Spanned<Vec<String>>,
+        /// Variables that it has, and that the call must have.
+        ///
+        /// Default: `{}`. Example: `{ BC_LINE_LENGTH = "0" }`.
+        pub env: BTreeMap<String, Spanned<String>> = BTreeMap::new(),
+        /// Reason for the grant. Example: `"its start is most of a short call"`.
+        pub why: Spanned<String>,
+    }
 }
 
-/// Directory `/workspace`, private or a granted directory of the host. The table is the grant: without it a cell has
-/// none.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenWorkspace {
-    /// Reason for the grant. Example: `"a place for the work"`.
-    pub why: Spanned<String>,
+table! {
+    /// Directory `/workspace`, private or a granted directory of the host. The table is the grant: without it a cell has
+    /// none.
+    pub(super) struct WrittenWorkspace {
+        /// Reason for the grant. Example: `"a place for the work"`.
+        pub why: Spanned<String>,
+    }
 }
 
-/// Filesystem `/proc` of the cell. Without the table there is none.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenProc {
-    /// Contents of `/proc`. Example: `"own"`.
-    pub view: ProcView,
-    /// Reason for the grant. Example: `"ps and language runtimes read it"`.
-    pub why: Spanned<String>,
+table! {
+    /// Filesystem `/proc` of the cell. Without the table there is none.
+    pub(super) struct WrittenProc {
+        /// Contents of `/proc`. Example: `"own"`.
+        pub view: ProcView,
+        /// Reason for the grant. Example: `"ps and language runtimes read it"`.
+        pub why: Spanned<String>,
+    }
 }
 
-/// Network of the cell, which is always its own. Without the table there is none.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenNetwork {
-    /// Reach of the network: `none`, the cell's own `loopback`, what `[[egress]]` rules name (`allow-list`), in addition
-    /// private addresses (`private`), or every address that is not the host's own or a cloud's metadata (`any`).
-    /// Example: `"loopback"`.
-    pub class: Spanned<NetworkClass>,
-    /// Reason for the grant. Example: `"tests start local servers"`.
-    pub why: Spanned<String>,
+table! {
+    /// Network of the cell, which is always its own. Without the table there is none.
+    pub(super) struct WrittenNetwork {
+        /// Reach of the network: `none`, the cell's own `loopback`, what `[[egress]]` rules name (`allow-list`), in addition
+        /// private addresses (`private`), or every address that is not the host's own or a cloud's metadata (`any`).
+        /// Example: `"loopback"`.
+        pub class: Spanned<NetworkClass>,
+        /// Reason for the grant. Example: `"tests start local servers"`.
+        pub why: Spanned<String>,
+    }
 }
 
-/// Destinations that a cell may reach, of the classes `allow-list`, `private` and `any`. The gateway, a process outside
-/// of the cell, makes the connections. No rule reaches the host itself, its link or a cloud's metadata.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenEgress {
-    /// Name of the rule in replies, in the audit log and in policies: lower-case letters, digits and dashes. A later
-    /// rule replaces one of the same name. Example: `"pypi"`.
-    pub id: Spanned<String>,
-    /// Names that may be resolved and reached: whole, or `*.` and two labels at least for all names below.
-    ///
-    /// Default: `[]`. Example: `["pypi.org", "*.pythonhosted.org"]`.
-    #[serde(default)]
-    pub hosts: Vec<Spanned<String>>,
-    /// Networks, or single addresses, that may be reached.
-    ///
-    /// Default: `[]`. Example: `["10.20.0.0/16", "fd12::/48"]`.
-    #[serde(default)]
-    pub nets: Vec<Spanned<String>>,
-    /// Ports and ranges of ports, of TCP and UDP. Ports 25, 53 and 853 must be named alone: a range does not reach them.
-    ///
-    /// Default: `[]`, which is for `icmp` only. Example: `[443, "8000-8100"]`.
-    #[serde(default)]
-    pub ports: Vec<Spanned<WrittenPorts>>,
-    /// Protocols: `tcp`, `udp` and `icmp`, which means echo requests (ping).
-    ///
-    /// Default: `["tcp"]`. Example: `["tcp", "udp", "icmp"]`.
-    pub protocols: Option<Spanned<Vec<WrittenProtocol>>>,
-    /// Requests that are allowed. With it the gateway ends TLS for these hosts, with an authority that cells are told
-    /// to trust, and judges each request by its method and path. Only under class `allow-list`.
-    ///
-    /// Default: none, which relays connections unread.
-    #[serde(default)]
-    pub http: Vec<WrittenHttp>,
-    /// Credential that the gateway puts in requests to these hosts, and that no cell ever holds. Needs `http`.
-    ///
-    /// Default: none.
-    pub secret: Option<WrittenSecretUse>,
-    /// Reason for the grant. Example: `"install packages"`.
-    pub why: Spanned<String>,
+table! {
+    /// Destinations that a cell may reach, of the classes `allow-list`, `private` and `any`. The gateway, a process outside
+    /// of the cell, makes the connections. No rule reaches the host itself, its link or a cloud's metadata.
+    pub(super) struct WrittenEgress {
+        /// Name of the rule in replies, in the audit log and in policies: lower-case letters, digits and dashes. A later
+        /// rule replaces one of the same name. Example: `"pypi"`.
+        pub id: Spanned<String>,
+        /// Names that may be resolved and reached: whole, or `*.` and two labels at least for all names below.
+        ///
+        /// Default: `[]`. Example: `["pypi.org", "*.pythonhosted.org"]`.
+        pub hosts: Vec<Spanned<String>> = Vec::new(),
+        /// Networks, or single addresses, that may be reached.
+        ///
+        /// Default: `[]`. Example: `["10.20.0.0/16", "fd12::/48"]`.
+        pub nets: Vec<Spanned<String>> = Vec::new(),
+        /// Ports and ranges of ports, of TCP and UDP. Ports 25, 53 and 853 must be named alone: a range does not reach them.
+        ///
+        /// Default: `[]`, which is for `icmp` only. Example: `[443, "8000-8100"]`.
+        pub ports: Vec<Spanned<WrittenPorts>> = Vec::new(),
+        /// Protocols: `tcp`, `udp` and `icmp`, which means echo requests (ping).
+        ///
+        /// Default: `["tcp"]`. Example: `["tcp", "udp", "icmp"]`.
+        pub protocols: Option<Spanned<Vec<WrittenProtocol>>>,
+        /// Requests that are allowed. With it the gateway ends TLS for these hosts, with an authority that cells are told
+        /// to trust, and judges each request by its method and path. Only under class `allow-list`.
+        ///
+        /// Default: none, which relays connections unread.
+        pub http: Vec<WrittenHttp> = Vec::new(),
+        /// Credential that the gateway puts in requests to these hosts, and that no cell ever holds. Needs `http`.
+        ///
+        /// Default: none.
+        pub secret: Option<WrittenSecretUse>,
+        /// Reason for the grant. Example: `"install packages"`.
+        pub why: Spanned<String>,
+    }
 }
 
-/// Requests that a rule allows: one of the methods with one of the paths.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenHttp {
-    /// Methods, in capitals. `CONNECT` and `TRACE` are never allowed. Example: `["GET", "HEAD"]`.
-    pub methods: Spanned<Vec<Spanned<String>>>,
-    /// Paths, decoded and without a query: `*` stands for any text within one segment, `**` for any number of
-    /// segments. Example: `["/simple/**", "/*/*/git-upload-pack"]`.
-    pub paths: Spanned<Vec<Spanned<String>>>,
+table! {
+    /// Requests that a rule allows: one of the methods with one of the paths.
+    pub(super) struct WrittenHttp {
+        /// Methods, in capitals. `CONNECT` and `TRACE` are never allowed. Example: `["GET", "HEAD"]`.
+        pub methods: Spanned<Vec<Spanned<String>>>,
+        /// Paths, decoded and without a query: `*` stands for any text within one segment, `**` for any number of
+        /// segments. Example: `["/simple/**", "/*/*/git-upload-pack"]`.
+        pub paths: Spanned<Vec<Spanned<String>>>,
+    }
 }
 
-/// Use of a secret: the cell's variable holds a placeholder, and the gateway replaces it in one header.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenSecretUse {
-    /// Name of a `[[secret]]` of the server. Example: `"github"`.
-    pub name: Spanned<String>,
-    /// Name of the only header in which the placeholder is replaced. Example: `"authorization"`.
-    pub header: Spanned<String>,
-    /// Form of the header's value. Example: `"basic"`.
-    pub form: Spanned<SecretForm>,
-    /// Variable of the cell that holds the placeholder. Example: `"GH_TOKEN"`.
-    pub env: Spanned<String>,
+table! {
+    /// Use of a secret: the cell's variable holds a placeholder, and the gateway replaces it in one header.
+    pub(super) struct WrittenSecretUse {
+        /// Name of a `[[secret]]` of the server. Example: `"github"`.
+        pub name: Spanned<String>,
+        /// Name of the only header in which the placeholder is replaced. Example: `"authorization"`.
+        pub header: Spanned<String>,
+        /// Form of the header's value. Example: `"basic"`.
+        pub form: Spanned<SecretForm>,
+        /// Variable of the cell that holds the placeholder. Example: `"GH_TOKEN"`.
+        pub env: Spanned<String>,
+    }
 }
 
 /// One port, or a range of them.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone)]
 pub(super) enum WrittenPorts {
     One(u16),
     Range(String),
 }
 
-/// One word of `protocols`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum WrittenProtocol {
-    /// Connections (tcp(7)).
-    Tcp,
-    /// Datagrams (udp(7)).
-    Udp,
-    /// Echo requests and their answers, of both versions of IP (icmp(7)).
-    Icmp,
+impl Read for WrittenPorts {
+    fn read(item: Item<'_>) -> Result<Self, ReadError> {
+        match item.content()? {
+            Content::Whole(number) => u16::try_from(number).ok().map(Self::One),
+            Content::Text(text) => Some(Self::Range(text.to_owned())),
+            Content::Fraction(_)
+            | Content::Flag(_)
+            | Content::Date
+            | Content::List(_)
+            | Content::Table(_) => None,
+        }
+        .ok_or_else(|| item.fault("write a port, such as 443, or a range, such as \"8000-8100\""))
+    }
+
+    fn form() -> Form {
+        let rule = r#""type": ["integer", "string"], "minimum": 0, "maximum": 65535"#;
+        Form::plain("port, or text", rule)
+    }
 }
 
-/// Limits on the network of one call.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenEgressLimits {
-    /// Connections that are open at the same time; 256 at most.
-    ///
-    /// Default: `256`. Example: `64`.
-    pub connections: Option<Spanned<u32>>,
-    /// Bytes that a call may send.
-    ///
-    /// Default: without limit. Example: `"64M"`.
-    pub sent: Option<Size>,
-    /// Bytes that a call may receive.
-    ///
-    /// Default: without limit. Example: `"2G"`.
-    pub received: Option<Size>,
-    /// Bytes per second, both ways together.
-    ///
-    /// Default: without limit. Example: `"20M"`.
-    pub rate: Option<Size>,
-    /// Bytes that all calls of a session together may send. `sent` holds each of them.
-    ///
-    /// Default: without limit. Example: `"256M"`.
-    pub session_sent: Option<Size>,
-    /// Bytes that all calls of a session together may receive.
-    ///
-    /// Default: without limit. Example: `"8G"`.
-    pub session_received: Option<Size>,
+words! {
+    for ProcView {
+        /// The processes of the cell, without facts of the host.
+        Own = "own",
+        /// No `/proc`: for containers in which none can be mounted.
+        None = "none",
+    }
 }
 
-/// Families of sockets that may be made, in addition to those of the extended profile.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenSockets {
-    /// Families of socket(2). Example: `["unix", "inet"]`.
-    pub families: Vec<Family>,
-    /// Reason for the grant. Example: `"clients are tested against local servers"`.
-    pub why: Spanned<String>,
+words! {
+    for Family {
+        /// Local sockets (unix(7)).
+        Unix = "unix",
+        /// IPv4 (ip(7)).
+        Inet = "inet",
+        /// IPv6 (ipv6(7)).
+        Inet6 = "inet6",
+    }
 }
 
-/// Sockets of the host that may be connected to: those that `[nested]` of the server, or `run --socket`, names. It
-/// needs the family `unix` in `sockets`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenUnixSockets {
-    /// Sockets that are reached. Example: `"private"`.
-    pub class: UnixSockets,
-    /// Reason for the grant. Example: `"the agent's own tools listen there"`.
-    pub why: Spanned<String>,
+words! {
+    for UnixSockets {
+        /// No socket of the host.
+        None = "none",
+        /// The named sockets, and only those, in a private directory of the cell.
+        Private = "private",
+    }
 }
 
-/// File or directory of the host that the cell has, read-only.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenPath {
-    /// Path on the host, absolute or with `~/` for your home. Refused are `/proc`, `/sys`, `/dev`, `/run`, `/var/run` and all beneath them, and
-    /// `/`, `/etc`, `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
-    pub host: Spanned<String>,
-    /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`, and none of the
-    /// files that cofferdam makes in `/etc`.
-    ///
-    /// Default: the path on the host. Example: `"/usr/lib/node"`.
-    pub cell: Option<Spanned<String>>,
-    /// Restriction to a program's own file, its interpreter and the libraries that it needs.
-    ///
-    /// Default: `false`. Example: `true`.
-    #[serde(default)]
-    pub program: bool,
-    /// Use of the profile on a host without the path: allowed instead of refused.
-    ///
-    /// Default: `false`. Example: `true`.
-    #[serde(default)]
-    pub optional: bool,
-    /// Reason for the grant. Example: `"the tool chain"`.
-    pub why: Spanned<String>,
+words! {
+    for NetworkClass {
+        /// No network, not even loopback.
+        None = "none",
+        /// The loopback interface of the cell.
+        Loopback = "loopback",
+        /// Loopback, and the destinations of the `[[egress]]` rules.
+        AllowList = "allow-list",
+        /// Loopback, private networks (RFC 1918, RFC 4193), and the destinations of the rules.
+        Private = "private",
+        /// Loopback, and every address except those of the host and of a cloud's metadata service.
+        Any = "any",
+    }
 }
 
-/// System calls that share a reason.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenCalls {
-    /// Names of system calls, as in syscalls(2). Calls of another architecture are taken and mean nothing.
-    /// Example: `["io_setup", "io_submit"]`.
-    pub names: Vec<Spanned<String>>,
-    /// Reason for the grant, or for the quiet. Example: `"the database uses asynchronous I/O"`.
-    pub why: Spanned<String>,
+words! {
+    for SecretForm {
+        /// `Basic`, with the secret as the password (RFC 7617).
+        Basic = "basic",
+        /// `Bearer`, then the secret (RFC 6750).
+        Bearer = "bearer",
+        /// The secret alone.
+        Plain = "plain",
+    }
 }
 
-/// Variables of the environment, in addition to those of every cell. Names that change what programs load are
-/// refused.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenEnv {
-    /// Values by name. Example: `{ PATH = "/opt/node/bin:/usr/bin:/bin" }`.
-    pub set: BTreeMap<String, Spanned<String>>,
-    /// Reason for the grant. Example: `"so that node is found"`.
-    pub why: Spanned<String>,
+words! {
+    /// One word of `protocols`.
+    pub(super) enum WrittenProtocol {
+        /// Connections (tcp(7)).
+        Tcp = "tcp",
+        /// Datagrams (udp(7)).
+        Udp = "udp",
+        /// Echo requests and their answers, of both versions of IP (icmp(7)).
+        Icmp = "icmp",
+    }
 }
 
-/// Limits of one cell. An absent key is that of the extended profile, else the default.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenLimits {
-    /// Wall time of a call; one hour at most.
-    ///
-    /// Default: `"600s"`. Example: `"2m"`.
-    pub timeout: Option<Spanned<Time>>,
-    /// Processor time of one process; one hour at most.
-    ///
-    /// Default: `"3600s"`. Example: `"5m"`.
-    pub cpu: Option<Spanned<Time>>,
-    /// Processors that a cell may use at once. It needs cgroup v2 with the `cpu` controller, and is refused without.
-    ///
-    /// Default: all of them. Example: `1.5`.
-    pub processors: Option<Spanned<Processors>>,
-    /// Memory of the cell, its private files included; 8M at least.
-    ///
-    /// Default: `"1G"`. Example: `"2G"`.
-    pub memory: Option<Spanned<Size>>,
-    /// Processes and threads of the cell.
-    ///
-    /// Default: `256`. Example: `512`.
-    pub processes: Option<Spanned<u32>>,
-    /// Open files of one process; 1000 at most where `exec` names one program, which is then the default.
-    ///
-    /// Default: `1024`. Example: `256`.
-    pub open_files: Option<Spanned<u32>>,
-    /// Size of the largest file that may be written.
-    ///
-    /// Default: `"512M"`. Example: `"64M"`.
-    pub file_size: Option<Spanned<Size>>,
-    /// Size of a private `/workspace`. It and `tmp` have half of `memory` at most.
-    ///
-    /// Default: `"384M"`. Example: `"256M"`.
-    pub workspace: Option<Spanned<Size>>,
-    /// Size of `/tmp`.
-    ///
-    /// Default: `"128M"`. Example: `"64M"`.
-    pub tmp: Option<Spanned<Size>>,
-    /// Size of `/dev/shm`. It, `tmp` and `workspace` have three quarters of `memory` at most.
-    ///
-    /// Default: `"64M"`. Example: `"16M"`.
-    pub shm: Option<Spanned<Size>>,
-    /// Files and directories in each of these three.
-    ///
-    /// Default: `100000`. Example: `20000`.
-    pub inodes: Option<Spanned<u32>>,
-    /// Output, over both streams, at which a call is ended.
-    ///
-    /// Default: `"256M"`. Example: `"16M"`.
-    pub output: Option<Spanned<Size>>,
+table! {
+    /// Limits on the network of one call.
+    #[derive(Default)]
+    pub(super) struct WrittenEgressLimits {
+        /// Connections that are open at the same time; 256 at most.
+        ///
+        /// Default: `256`. Example: `64`.
+        pub connections: Option<Spanned<u32>>,
+        /// Bytes that a call may send.
+        ///
+        /// Default: without limit. Example: `"64M"`.
+        pub sent: Option<Size>,
+        /// Bytes that a call may receive.
+        ///
+        /// Default: without limit. Example: `"2G"`.
+        pub received: Option<Size>,
+        /// Bytes per second, both ways together.
+        ///
+        /// Default: without limit. Example: `"20M"`.
+        pub rate: Option<Size>,
+        /// Bytes that all calls of a session together may send. `sent` holds each of them.
+        ///
+        /// Default: without limit. Example: `"256M"`.
+        pub session_sent: Option<Size>,
+        /// Bytes that all calls of a session together may receive.
+        ///
+        /// Default: without limit. Example: `"8G"`.
+        pub session_received: Option<Size>,
+    }
 }
 
-/// Features of the machine without which the profile is refused.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WrittenRequires {
-    /// Lowest Landlock ABI, as `cofferdam doctor` shows it.
-    ///
-    /// Default: `2`. Example: `4`.
-    pub landlock_abi: Option<Spanned<u32>>,
-    /// Demand that a control group holds the memory; otherwise it is held as well as can be.
-    ///
-    /// Default: `false`. Example: `true`.
-    pub memory_cgroup: Option<bool>,
+table! {
+    /// Families of sockets that may be made, in addition to those of the extended profile.
+    pub(super) struct WrittenSockets {
+        /// Families of socket(2). Example: `["unix", "inet"]`.
+        pub families: Vec<Family>,
+        /// Reason for the grant. Example: `"clients are tested against local servers"`.
+        pub why: Spanned<String>,
+    }
+}
+
+table! {
+    /// Sockets of the host that may be connected to: those that `[nested]` of the server, or `run --socket`, names. It
+    /// needs the family `unix` in `sockets`.
+    pub(super) struct WrittenUnixSockets {
+        /// Sockets that are reached. Example: `"private"`.
+        pub class: UnixSockets,
+        /// Reason for the grant. Example: `"the agent's own tools listen there"`.
+        pub why: Spanned<String>,
+    }
+}
+
+table! {
+    /// File or directory of the host that the cell has, read-only.
+    pub(super) struct WrittenPath {
+        /// Path on the host, absolute or with `~/` for your home. Refused are `/proc`, `/sys`, `/dev`, `/run`, `/var/run` and all beneath them, and
+        /// `/`, `/etc`, `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
+        pub host: Spanned<String>,
+        /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`, and none of the
+        /// files that cofferdam makes in `/etc`.
+        ///
+        /// Default: the path on the host. Example: `"/usr/lib/node"`.
+        pub cell: Option<Spanned<String>>,
+        /// Restriction to a program's own file, its interpreter and the libraries that it needs.
+        ///
+        /// Default: `false`. Example: `true`.
+        pub program: bool = false,
+        /// Use of the profile on a host without the path: allowed instead of refused.
+        ///
+        /// Default: `false`. Example: `true`.
+        pub optional: bool = false,
+        /// Reason for the grant. Example: `"the tool chain"`.
+        pub why: Spanned<String>,
+    }
+}
+
+table! {
+    /// System calls that share a reason.
+    pub(super) struct WrittenCalls {
+        /// Names of system calls, as in syscalls(2). Calls of another architecture are taken and mean nothing.
+        /// Example: `["io_setup", "io_submit"]`.
+        pub names: Vec<Spanned<String>>,
+        /// Reason for the grant, or for the quiet. Example: `"the database uses asynchronous I/O"`.
+        pub why: Spanned<String>,
+    }
+}
+
+table! {
+    /// Variables of the environment, in addition to those of every cell. Names that change what programs load are
+    /// refused.
+    pub(super) struct WrittenEnv {
+        /// Values by name. Example: `{ PATH = "/opt/node/bin:/usr/bin:/bin" }`.
+        pub set: BTreeMap<String, Spanned<String>>,
+        /// Reason for the grant. Example: `"so that node is found"`.
+        pub why: Spanned<String>,
+    }
+}
+
+table! {
+    /// Limits of one cell. An absent key is that of the extended profile, else the default.
+    #[derive(Default)]
+    pub(super) struct WrittenLimits {
+        /// Wall time of a call; one hour at most.
+        ///
+        /// Default: `"600s"`. Example: `"2m"`.
+        pub timeout: Option<Spanned<Time>>,
+        /// Processor time of one process; one hour at most.
+        ///
+        /// Default: `"3600s"`. Example: `"5m"`.
+        pub cpu: Option<Spanned<Time>>,
+        /// Processors that a cell may use at once. It needs cgroup v2 with the `cpu` controller, and is refused without.
+        ///
+        /// Default: all of them. Example: `1.5`.
+        pub processors: Option<Spanned<Processors>>,
+        /// Memory of the cell, its private files included; 8M at least.
+        ///
+        /// Default: `"1G"`. Example: `"2G"`.
+        pub memory: Option<Spanned<Size>>,
+        /// Processes and threads of the cell.
+        ///
+        /// Default: `256`. Example: `512`.
+        pub processes: Option<Spanned<u32>>,
+        /// Open files of one process; 1000 at most where `exec` names one program, which is then the default.
+        ///
+        /// Default: `1024`. Example: `256`.
+        pub open_files: Option<Spanned<u32>>,
+        /// Size of the largest file that may be written.
+        ///
+        /// Default: `"512M"`. Example: `"64M"`.
+        pub file_size: Option<Spanned<Size>>,
+        /// Size of a private `/workspace`. It and `tmp` have half of `memory` at most.
+        ///
+        /// Default: `"384M"`. Example: `"256M"`.
+        pub workspace: Option<Spanned<Size>>,
+        /// Size of `/tmp`.
+        ///
+        /// Default: `"128M"`. Example: `"64M"`.
+        pub tmp: Option<Spanned<Size>>,
+        /// Size of `/dev/shm`. It, `tmp` and `workspace` have three quarters of `memory` at most.
+        ///
+        /// Default: `"64M"`. Example: `"16M"`.
+        pub shm: Option<Spanned<Size>>,
+        /// Files and directories in each of these three.
+        ///
+        /// Default: `100000`. Example: `20000`.
+        pub inodes: Option<Spanned<u32>>,
+        /// Output, over both streams, at which a call is ended.
+        ///
+        /// Default: `"256M"`. Example: `"16M"`.
+        pub output: Option<Spanned<Size>>,
+    }
+}
+
+table! {
+    /// Features of the machine without which the profile is refused.
+    #[derive(Default)]
+    pub(super) struct WrittenRequires {
+        /// Lowest Landlock ABI, as `cofferdam doctor` shows it.
+        ///
+        /// Default: `2`. Example: `4`.
+        pub landlock_abi: Option<Spanned<u32>>,
+        /// Demand that a control group holds the memory; otherwise it is held as well as can be.
+        ///
+        /// Default: `false`. Example: `true`.
+        pub memory_cgroup: Option<bool>,
+    }
 }
 
 impl Written {

@@ -7,8 +7,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
-
 use model::nearest::nearest;
 
 /// A tool chain, as installed by its manager.
@@ -320,8 +318,7 @@ pub const DOWNLOADED: [(&str, &str); 3] = [
 ];
 
 /// Tool chains that cells get: the value of `--toolchains` and of `[toolchains] grant`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolchainChoice {
     /// All installed ones.
     Auto,
@@ -340,14 +337,6 @@ impl FromStr for ToolchainChoice {
                 names.split(',').map(Toolchain::named).collect::<Result<_, _>>().map(Self::Only)
             }
         }
-    }
-}
-
-impl TryFrom<String> for ToolchainChoice {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

@@ -1,10 +1,10 @@
-//! Checks that read rather than run: the form of the code, the documents, the reference of keys, and the parsers of
+//! Checks that read rather than run: the form of the code, the documents, the table of keys, and the parsers of
 //! outside bytes on the corpora of the fuzz targets.
 
 mod circles;
 mod corpus;
 mod examples;
 mod form;
+mod keys;
 mod readme;
-mod reference;
 mod words;

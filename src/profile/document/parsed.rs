@@ -1,6 +1,6 @@
 //! The shipped files as parsed by `build.rs`, so that their TOML is not parsed at each start.
 //!
-//! `reader` reads them, and those of an operator, which are parsed when they are read, into the same types.
+//! `item` presents them like the files of an operator, which are parsed when they are read.
 
 /// A value of a file, with its byte range there.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,11 +80,10 @@ pub(super) fn shipped(path: &str) -> Option<&'static Node> {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
     use toml::Spanned;
     use toml::de::{DeTable, DeValue};
 
-    use super::super::reader::Item;
+    use super::super::{Item, Read};
     use super::*;
 
     /// Formats a value of a parsed TOML text with the positions of all its parts.
@@ -158,28 +157,20 @@ mod tests {
 
     #[test]
     fn a_value_is_deserialised_with_its_position() -> Result<(), Box<dyn std::error::Error>> {
-        #[derive(Debug, Deserialize)]
-        struct File {
-            name: Spanned<String>,
-            extends: Option<Spanned<String>>,
-            absent: Option<bool>,
-        }
         let path = "sandbox-profiles/bash.toml";
         let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let text = std::fs::read_to_string(root.join(path))?;
         let node = shipped(path).ok_or("not compiled in")?;
-        let file = File::deserialize(Item::Shipped(node))?;
-        assert_eq!(text.get(file.name.span()), Some("\"bash\""));
-        assert_eq!(file.name.get_ref(), "bash");
-        assert_eq!(file.extends.map(Spanned::into_inner).as_deref(), Some("base"));
-        assert_eq!(file.absent, None);
-        #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Less {
-            #[serde(rename = "name")]
-            _name: String,
-        }
-        let refused = Less::deserialize(Item::Shipped(node)).map_err(|error| error.to_string());
+        let item = Item::shipped(node);
+        let table = item.table().map_err(|fault| fault.message)?;
+        let get = |key: &str| table.get(key).ok_or("no such key");
+        let name = Spanned::<String>::read(get("name")?).map_err(|fault| fault.message)?;
+        assert_eq!(text.get(name.span()), Some("\"bash\""));
+        assert_eq!(name.get_ref(), "bash");
+        let extends = String::read(get("extends")?).map_err(|fault| fault.message)?;
+        assert_eq!(extends, "base");
+        assert!(table.get("absent").is_none());
+        let refused = table.only(&["name"], &[]).map_err(|fault| fault.message);
         let refused = refused.err().unwrap_or_default();
         assert!(refused.starts_with("unknown field `"), "{refused}");
         assert!(refused.ends_with("`, expected `name`"), "{refused}");

@@ -1,102 +1,133 @@
 //! Configuration files with one key each, to check that the program accepts every documented key.
 
 use config::Config;
+use config::schema::ConfigFile;
 use policy::Policy;
 use profile::Profiles;
-use profile::document::{Document, Mistake};
+use profile::document::{Document, FileKey, Form, KeyTable, Mistake};
 use toml::{Table as Toml, Value};
-
-use super::page::Kind;
-use super::source::{Form, Key, Table};
 
 /// Other keys that a file of its kind, or one with the key, needs in order to be accepted, in addition to those that
 /// are required everywhere. A path that ends with a dot applies to all keys below.
-const NEEDED: &[(&str, &str, &str)] = &[
-    ("Profile", "", "exec = { program = \"any\", why = \"w\" }"),
-    ("Profile", "ahead.", "extends = \"bc\"\nexec = { program = \"/usr/bin/bc\", why = \"w\" }"),
-    ("Profile", "unix_sockets.", "sockets = { families = [\"unix\"], why = \"w\" }"),
+const NEEDED: &[(ConfigFile, &str, &str)] = &[
+    (ConfigFile::Profile, "", "exec = { program = \"any\", why = \"w\" }"),
     (
-        "Profile",
+        ConfigFile::Profile,
+        "ahead.",
+        "extends = \"bc\"\nexec = { program = \"/usr/bin/bc\", why = \"w\" }",
+    ),
+    (ConfigFile::Profile, "unix_sockets.", "sockets = { families = [\"unix\"], why = \"w\" }"),
+    (
+        ConfigFile::Profile,
         "egress.",
         "network = { class = \"allow-list\", why = \"w\" }\n\
          sockets = { families = [\"inet\"], why = \"w\" }\n\
          egress = [{ hosts = [\"a.b\"], nets = [\"10.0.0.0/8\"], ports = [443] }]",
     ),
     // Requests are read for names alone.
-    ("Profile", "egress.http.", "egress = [{ nets = [] }]"),
+    (ConfigFile::Profile, "egress.http.", "egress = [{ nets = [] }]"),
     (
-        "Profile",
+        ConfigFile::Profile,
         "egress.secret.",
         "egress = [{ nets = [], http = [{ methods = [\"GET\"], paths = [\"/\"] }] }]",
     ),
-    ("Profile", "limits.", "workspace = { why = \"w\" }"),
-    ("Server", "http.certificate", "[http]\nkey = \"/k\""),
-    ("Server", "http.key", "[http]\ncertificate = \"/c\""),
-    ("Policy", "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
+    (ConfigFile::Profile, "limits.", "workspace = { why = \"w\" }"),
+    (ConfigFile::Server, "http.certificate", "[http]\nkey = \"/k\""),
+    (ConfigFile::Server, "http.key", "[http]\ncertificate = \"/c\""),
+    (ConfigFile::Policy, "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
     (
-        "Policy",
+        ConfigFile::Policy,
         "rule.not_matches.",
         "[[rule]]\ntools = [\"calculate\"]\nmatches = [{ tool = \"calculate\" }]",
     ),
-    ("Policy", "tool.", "[[tool]]\nprogram = \"wc\"\nrefuses = [{ args = [\"--other\"] }]"),
     (
-        "Policy",
+        ConfigFile::Policy,
+        "tool.",
+        "[[tool]]\nprogram = \"wc\"\nrefuses = [{ args = [\"--other\"] }]",
+    ),
+    (
+        ConfigFile::Policy,
         "tool.extends",
         "[[tool]]\npositional = [{ name = \"path\", kind = \"path\", min = 0, max = 1, why = \"w\" }]",
     ),
     (
-        "Policy",
+        ConfigFile::Policy,
         "tool.refuses.",
         "[[tool]]\naccepts = [{ with = { path = \"a\" } }]\n\
          positional = [{ name = \"path\", kind = \"path\", min = 1, max = 1, why = \"w\" }]",
     ),
     (
-        "Policy",
+        ConfigFile::Policy,
         "tool.summary",
         "[[tool]]\nread = [{ name = \"found\", pattern = \"/\", all = true, why = \"w\" }]",
     ),
-    ("Policy", "tool.flag.arity", "[[tool]]\nflag = [{ kind = \"text\" }]"),
-    ("Policy", "tool.flag.kind", "[[tool]]\nflag = [{ arity = 1 }]"),
-    ("Policy", "tool.flag.equals", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
-    ("Policy", "tool.flag.pattern", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
-    ("Policy", "tool.flag.max_bytes", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
-    ("Policy", "tool.flag.range", "[[tool]]\nflag = [{ arity = 1, kind = \"int\" }]"),
-    ("Policy", "tool.flag.values", "[[tool]]\nflag = [{ arity = 1, kind = \"choice\" }]"),
-    ("Policy", "tool.flag.within", "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]"),
-    ("Policy", "tool.flag.largest", "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]"),
-    ("Policy", "tool.positional.within", "[[tool]]\npositional = [{ kind = \"target\" }]"),
-    ("Policy", "tool.positional.largest", "[[tool]]\npositional = [{ kind = \"target\" }]"),
-    ("Policy", "tool.positional.egress", "[[tool]]\npositional = [{ kind = \"target\" }]"),
-    ("Policy", "tool.positional.range", "[[tool]]\npositional = [{ kind = \"int\" }]"),
-    ("Policy", "tool.positional.values", "[[tool]]\npositional = [{ kind = \"choice\" }]"),
+    (ConfigFile::Policy, "tool.flag.arity", "[[tool]]\nflag = [{ kind = \"text\" }]"),
+    (ConfigFile::Policy, "tool.flag.kind", "[[tool]]\nflag = [{ arity = 1 }]"),
+    (ConfigFile::Policy, "tool.flag.equals", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
+    (ConfigFile::Policy, "tool.flag.pattern", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
     (
-        "Policy",
+        ConfigFile::Policy,
+        "tool.flag.max_bytes",
+        "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]",
+    ),
+    (ConfigFile::Policy, "tool.flag.range", "[[tool]]\nflag = [{ arity = 1, kind = \"int\" }]"),
+    (ConfigFile::Policy, "tool.flag.values", "[[tool]]\nflag = [{ arity = 1, kind = \"choice\" }]"),
+    (ConfigFile::Policy, "tool.flag.within", "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]"),
+    (
+        ConfigFile::Policy,
+        "tool.flag.largest",
+        "[[tool]]\nflag = [{ arity = 1, kind = \"target\" }]",
+    ),
+    (
+        ConfigFile::Policy,
+        "tool.positional.within",
+        "[[tool]]\npositional = [{ kind = \"target\" }]",
+    ),
+    (
+        ConfigFile::Policy,
+        "tool.positional.largest",
+        "[[tool]]\npositional = [{ kind = \"target\" }]",
+    ),
+    (
+        ConfigFile::Policy,
+        "tool.positional.egress",
+        "[[tool]]\npositional = [{ kind = \"target\" }]",
+    ),
+    (ConfigFile::Policy, "tool.positional.range", "[[tool]]\npositional = [{ kind = \"int\" }]"),
+    (
+        ConfigFile::Policy,
+        "tool.positional.values",
+        "[[tool]]\npositional = [{ kind = \"choice\" }]",
+    ),
+    (
+        ConfigFile::Policy,
         "tool.accepts.args",
         "[[tool]]\nflag = [{ flag = \"--indent\", arity = 1, kind = \"text\", why = \"w\" }]",
     ),
     (
-        "Policy",
+        ConfigFile::Policy,
         "tool.accepts.with",
         "[[tool]]\npositional = [{ name = \"path\", kind = \"path\", min = 0, max = 1, why = \"w\" }]",
     ),
 ];
 
 /// Returns a file with the value at the path, or without the key, and with all else that it needs.
-pub fn file(kind: &Kind, path: &[&str], value: Option<Value>) -> Toml {
-    let mut file = filled(&kind.root);
+pub fn file(kind: ConfigFile, path: &[&str], value: Option<Value>) -> Toml {
+    let keys = kind.keys();
+    let mut file = filled(&keys);
     let (last, tables) = path.split_last().expect("a key");
-    let mut table = &kind.root;
+    let mut table = &keys;
     let mut place = &mut file;
     for name in tables {
         let key = table.keys.iter().find(|key| key.name == *name).expect("a key");
-        table = inner(key).expect("a table");
+        table = key.form.table().expect("a table");
         merge(place, wrapped(key, filled(table)));
         place = at(place, name);
     }
     let whole = path.join(".");
     let is_for =
         |of: &str| of.is_empty() || whole == of || (of.ends_with('.') && whole.starts_with(of));
-    for (_, _, more) in NEEDED.iter().filter(|(name, of, _)| *name == kind.name && is_for(of)) {
+    for (_, _, more) in NEEDED.iter().filter(|(name, of, _)| *name == kind && is_for(of)) {
         merge(&mut file, more.parse().expect("TOML"));
     }
     let place = tables.iter().fold(&mut file, |table, name| at(table, name));
@@ -107,22 +138,14 @@ pub fn file(kind: &Kind, path: &[&str], value: Option<Value>) -> Toml {
     file
 }
 
-/// Returns the table in a key's value.
-pub fn inner(key: &Key) -> Option<&Table> {
-    match &key.value {
-        Form::Table(table) | Form::Tables(table) => Some(table),
-        Form::Plain(_) | Form::Choice(_) | Form::List(_) | Form::Map(_) => None,
-    }
-}
-
 /// Returns a table with the required keys alone, each as its example has it.
-fn filled(table: &Table) -> Toml {
+fn filled(table: &KeyTable) -> Toml {
     let mut filled = Toml::new();
     for key in table.keys.iter().filter(|key| key.is_required) {
-        match inner(key) {
+        match key.form.table() {
             Some(table) => merge(&mut filled, wrapped(key, self::filled(table))),
             None => {
-                filled.insert(key.name.clone(), value(key.example.as_deref().unwrap_or_default()));
+                filled.insert(key.name.to_owned(), value(&key.example().unwrap_or_default()));
             }
         }
     }
@@ -130,12 +153,12 @@ fn filled(table: &Table) -> Toml {
 }
 
 /// Returns a table with one key, whose value is the table or a list of it alone.
-fn wrapped(key: &Key, table: Toml) -> Toml {
-    let value = match matches!(key.value, Form::Tables(_)) {
+fn wrapped(key: &FileKey, table: Toml) -> Toml {
+    let value = match matches!(key.form, Form::List(_)) {
         true => Value::Array(vec![Value::Table(table)]),
         false => Value::Table(table),
     };
-    Toml::from_iter([(key.name.clone(), value)])
+    Toml::from_iter([(key.name.to_owned(), value)])
 }
 
 /// Adds the keys of `more`; tables are merged, and so are lists of one table each.
@@ -174,20 +197,20 @@ pub fn value(text: &str) -> Value {
 ///
 /// # Errors
 /// When it has a mistake.
-pub fn meaning(kind: &Kind, file: &Toml) -> Result<String, Mistake> {
+pub fn meaning(kind: ConfigFile, file: &Toml) -> Result<String, Mistake> {
     let document = Document::new("a.toml", &file.to_string());
-    match kind.name {
-        "Server" => {
+    match kind {
+        ConfigFile::Server => {
             let shown = Config::parse(Some(&document), 2)?.shown();
             let one = |shown: &config::ShownLine| format!("{} = {}\n", shown.key, shown.value);
             Ok(shown.iter().map(one).collect())
         }
-        "Profile" => {
+        ConfigFile::Profile => {
             let profiles = Profiles::parse(&profile::shipped(), &[document])?;
             let own = |profile: &&model::profile::Profile| profile.name.as_str() == "node";
             Ok(format!("{:?}", profiles.iter().find(own)))
         }
-        _ => {
+        ConfigFile::Policy => {
             let policy = Policy::parse(&[document], &Profiles::compiled_in())?;
             let rules = policy.rules().iter();
             let rules = rules.map(|rule| (&rule.id, &rule.tools, &rule.effect, &rule.matches));
