@@ -1,15 +1,16 @@
-//! `cofferdam config`: every value in force and where it comes from.
+//! `cofferdam config`: every value in force and where it comes from, and the JSON Schema of each file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, pretty};
 use crate::commands::serve::exec_options::{self, ExecFlags};
 use crate::commands::settings;
+use config::schema::ConfigFile;
 use config::{Loaded, ValueSource};
 
 /// Arguments as typed.
@@ -24,6 +25,24 @@ pub struct ConfigArguments {
 pub enum ConfigCommand {
     /// Print each value with its source, and the profiles and policies that are loaded
     Show(ShowArguments),
+    /// Print the JSON Schema of a kind of file, from which an editor completes and explains keys
+    Schema(SchemaArguments),
+}
+
+/// Arguments as typed.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct SchemaArguments {
+    /// Kind of file: cofferdam.toml, a file of policies/ or of sandbox-profiles/
+    #[arg(default_value = "server")]
+    pub file: SchemaFile,
+}
+
+/// Kind of file.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum SchemaFile {
+    Server,
+    Policy,
+    Profile,
 }
 
 /// Arguments as typed.
@@ -36,7 +55,18 @@ pub struct ShowArguments {
 
 /// Runs the command: 0, or 125 if the configuration is broken.
 pub fn main(typed: &ConfigArguments, config: Option<&Path>) -> Result<u8, CliError> {
-    let ConfigCommand::Show(typed) = typed.command;
+    let typed = match typed.command {
+        ConfigCommand::Show(typed) => typed,
+        ConfigCommand::Schema(SchemaArguments { file }) => {
+            let kind = match file {
+                SchemaFile::Server => ConfigFile::Server,
+                SchemaFile::Policy => ConfigFile::Policy,
+                SchemaFile::Profile => ConfigFile::Profile,
+            };
+            print_out(&kind.json_schema())?;
+            return Ok(0);
+        }
+    };
     let mut loaded = settings::load(config)?.loaded;
     let exec = loaded.config.exec.clone();
     loaded.config.exec = exec_options::in_force(exec, &ExecFlags::default(), std::env::var_os)?;

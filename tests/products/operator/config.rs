@@ -147,6 +147,22 @@ fn config_show_prints_each_value_with_its_source() -> io::Result<()> {
 }
 
 #[test]
+fn config_schema_prints_the_schemas_of_the_repository() -> io::Result<()> {
+    let configured = shipped()?;
+    let server = include_str!("../../../schemas/server.json");
+    let schemas = [
+        (&["config", "schema", "server"][..], server),
+        (&["config", "schema"], server),
+        (&["config", "schema", "policy"], include_str!("../../../schemas/policy.json")),
+        (&["config", "schema", "profile"], include_str!("../../../schemas/profile.json")),
+    ];
+    for (command, schema) in schemas {
+        assert_eq!(configured.run(command)?, well(schema));
+    }
+    Ok(())
+}
+
+#[test]
 fn an_invalid_variable_is_refused_at_start() -> io::Result<()> {
     let configured = shipped()?;
     let cases = [

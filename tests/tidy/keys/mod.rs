@@ -3,7 +3,7 @@
 mod page;
 mod trial;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use config::schema::ConfigFile;
 use page::page;
@@ -62,6 +62,29 @@ fn the_page_and_the_schemas_match_the_table_of_keys() {
         assert!(serde_json::from_str::<serde_json::Value>(&schema).is_ok(), "{path} is JSON");
         assert_file(&path, &schema);
     }
+}
+
+#[test]
+fn each_file_of_the_repository_names_its_schema() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![root.join("examples/tools/cofferdam.toml")];
+    let folders = ["policies", "sandbox-profiles"];
+    for folder in folders
+        .iter()
+        .flat_map(|name| [PathBuf::from(name), Path::new("examples/tools").join(name)])
+    {
+        let entries = std::fs::read_dir(root.join(folder)).expect("a folder");
+        files.extend(entries.map(|entry| entry.expect("an entry").path()));
+    }
+    let mut seen = 0;
+    for file in files.iter().filter(|file| file.extension().is_some_and(|end| end == "toml")) {
+        let text = std::fs::read_to_string(file).expect("a file");
+        let line = text.lines().next().and_then(|line| line.strip_prefix("#:schema "));
+        let schema = line.map(|path| file.with_file_name(path));
+        assert!(schema.is_some_and(|path| path.is_file()), "{}", file.display());
+        seen += 1;
+    }
+    assert!(seen > 15, "only {seen} files were found");
 }
 
 #[test]
