@@ -16,39 +16,40 @@ const MAX_ARGUMENTS: u64 = 2048;
 settings! {
 /// Values of `[commands]`, each with where it came from.
 pub struct CommandSettings {
-    /// Settings of command-line tools, where neither a call nor the tool's own file says otherwise.
+    /// Settings of command-line tools, unless a call or the `[[tool]]` table has its own.
     commands {
-        /// Time of a call where neither it nor the tool says one; the rule and the profile may leave less.
+        /// Timeout of a call if neither the call nor the tool sets one; the rule and the profile
+        /// can lower it.
         ///
-        /// Default: that of the profile. Example: `"60s"`.
+        /// Default: the value of the profile. Example: `"60s"`.
         timeout: Optional<PeriodValue<0, 3600>> = None,
-        /// Calls of one tool that run at once.
+        /// Calls of one tool that run at the same time.
         ///
         /// Default: `2`. Example: `4`.
         concurrency: WholeValue<1, MAX_CONCURRENCY> = CONCURRENCY,
-        /// Failures in a row that open a circuit breaker, 1 to 10.
+        /// Consecutive failures that open a circuit breaker; 1 to 10.
         ///
         /// Default: `5`. Example: `3`.
         failures: WholeValue<1, MAX_FAILURES> = FAILURES,
-        /// Time for which an open breaker refuses calls, one hour at most.
+        /// Time during which an open breaker refuses calls; at most one hour.
         ///
         /// Default: `"60s"`. Example: `"2m"`.
         recovery: PeriodValue<0, { MAX_RECOVERY.as_secs() }> = RECOVERY,
-        /// Bytes of `extra_args`, 2048 at most.
+        /// Maximum size of `extra_args` in bytes; at most 2048.
         ///
         /// Default: `2048`. Example: `512`.
         max_args: ArgumentBytes = MAX_ARGUMENTS,
-        /// Characters of standard output in a result, `1M` at most.
+        /// Maximum number of characters of standard output in a result; at most `1M`.
         ///
         /// Default: `"1M"`. Example: `"64K"`.
         max_stdout: BytesValue<1, STDOUT> = STDOUT,
-        /// Characters of standard error in a result, `256K` at most.
+        /// Maximum number of characters of standard error in a result; at most `256K`.
         ///
         /// Default: `"256K"`. Example: `"16K"`.
         max_stderr: BytesValue<1, STDERR> = STDERR,
-        /// Memory of a cell, where its profile has more; 8M at least.
+        /// Memory of a cell, if its profile allows more; at least 8M.
         ///
-        /// Default: that of the profile. Example: `"256M"`.
+        /// Default: the value of the profile. Example: `"256M"`.
         memory: Optional<BytesValue<MIN_MEMORY, { u64::MAX }>> = None,
     }
 }

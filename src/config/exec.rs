@@ -11,22 +11,22 @@ use profile::document::{Form, Item, Read, ReadError, text};
 settings! {
 /// Values of `[exec]`, each with where it came from.
 pub struct ExecSettings {
-    /// Settings of `bash_exec`. A flag of `serve`, or a variable of its environment, is before them.
+    /// Settings of `bash_exec`. A flag of `serve` or a variable of its environment overrides them.
     exec {
-        /// Time of a command that asks for none.
+        /// Timeout of a command that sets none itself.
         ///
         /// Default: `"30s"`. Example: `"1m"`.
         default_timeout: PeriodValue<0, 3600> = EXEC_TIMEOUT,
-        /// Longest time that a command may ask for; one hour at most.
+        /// Longest timeout that a command may set; at most one hour.
         ///
         /// Default: `"300s"`. Example: `"10m"`.
         max_timeout: PeriodValue<0, 3600> = EXEC_MAX_TIMEOUT,
-        /// Directory of the cell in which commands start, until `set_working_dir` is called: `/workspace`, `/tmp`, or one
-        /// inside of them.
+        /// Directory of the cell in which commands start until `set_working_dir` is called:
+        /// `/workspace`, `/tmp`, or a directory below them.
         ///
         /// Default: `"/workspace"`. Example: `"/tmp"`.
         working_dir: CellDirectory = Cwd::workspace(),
-        /// Commands that are remembered for the history tools; 1000 at most.
+        /// Commands that the history tools remember; at most 1000.
         ///
         /// Default: `100`. Example: `0`.
         history: HistoryLength = HISTORY,

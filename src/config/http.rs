@@ -18,46 +18,51 @@ use profile::table;
 settings! {
 /// Values of `[http]`, each with where it came from.
 pub struct HttpSettings {
-    /// Listener of `serve --http`: who may use it, and how much of it.
+    /// Listener of `serve --http`: its clients and their limits.
     http {
-        /// Addresses and subnets that may connect, besides what a token asks for.
+        /// Addresses and subnets that may connect. Clients must also present a token if there are
+        /// tokens.
         ///
-        /// Default: `[]`, every address that reaches the listener. Example: `["10.0.0.0/8", "192.168.1.7"]`.
+        /// Default: `[]`, every address that reaches the listener. Example: `["10.0.0.0/8",
+        /// "192.168.1.7"]`.
         allowed: Networks = Vec::new(),
-        /// Further names under which requests may ask for this server; its address and `localhost` are known.
+        /// Further names of this server that requests may have in `Host`; its address and
+        /// `localhost` are accepted.
         ///
         /// Default: `[]`. Example: `["shell.example"]`.
         hosts: HostNames = BTreeSet::new(),
         /// Origins of web pages that may use this server from a browser.
         ///
-        /// Default: `[]`, no page but its own. Example: `["https://app.example"]`.
+        /// Default: `[]`, only its own page. Example: `["https://app.example"]`.
         origins: NamesValue = BTreeSet::new(),
-        /// Absolute path of the certificates of TLS, as PEM, this server's first. `key` belongs to it.
+        /// Absolute path of the TLS certificates in PEM format, this server's first. Needs `key`.
         ///
-        /// Default: none: no TLS. Example: `"/etc/cofferdam/tls.pem"`.
+        /// Default: no TLS. Example: `"/etc/cofferdam/tls.pem"`.
         certificate: Optional<AbsolutePath> = None,
-        /// Absolute path of the private key, as PEM; others cannot read the file.
+        /// Absolute path of the private key in PEM format. Other users must not be able to read the
+        /// file.
         ///
-        /// Default: none. Example: `"/etc/cofferdam/tls.key"`.
+        /// Default: no TLS. Example: `"/etc/cofferdam/tls.key"`.
         key: Optional<AbsolutePath> = None,
-        /// MCP sessions of one client at once.
+        /// Maximum number of MCP sessions of one client.
         ///
         /// Default: `64`. Example: `8`.
         sessions: CountValue = 64,
-        /// Open streams of one client at once.
+        /// Maximum number of open streams of one client.
         ///
         /// Default: `64`. Example: `8`.
         streams: CountValue = 64,
-        /// Time after SIGTERM in which requests are still taken, while `/health` answers 503: a load balancer sends no more
-        /// then. `drain` begins after it.
+        /// Time after SIGTERM during which requests are still accepted while `/health` answers 503,
+        /// so that a load balancer stops sending them. `drain` begins after it.
         ///
-        /// Default: none: `drain` begins at once. Example: `"5s"`.
+        /// Default: `drain` begins at once. Example: `"5s"`.
         pre_stop: Optional<AnyTime> = None,
-        /// Time for requests in flight when the server ends; what still runs then is killed.
+        /// Time for running requests when the server stops; those that still run after it are
+        /// killed.
         ///
         /// Default: `"5s"`. Example: `"30s"`.
         drain: AnyTime = Duration::from_secs(5),
-        /// Bearer tokens, each of one client.
+        /// Bearer tokens of clients.
         tokens: Tokens = Vec::new(),
     }
 }
@@ -73,15 +78,16 @@ pub struct TokenSetting {
 }
 
 table! {
-    /// Bearer token of one client. Sessions, history and files of one are not seen by another.
+    /// Bearer token of one client. Clients do not see each other's sessions, history and files.
     struct WrittenToken {
         /// Name of the client in the audit log: lower-case letters, digits and dashes. Example: `"ci"`.
         client: Spanned<String>,
-        /// Absolute path of the file with the token: one line of 32 characters at least, which others cannot read.
-        /// Example: `"/etc/cofferdam/ci.token"`.
+        /// Absolute path of the file with the token: one line of at least 32 characters. Other
+        /// users must not be able to read it. Example: `"/etc/cofferdam/ci.token"`.
         file: Spanned<PathBuf>,
-        /// A token of the operator: it switches tools on and off (`POST /tools/NAME/enable`, `disable`, `reset`) and reads
-        /// `/config`, and runs nothing. Give none to an agent.
+        /// Marks a token of the operator, which switches tools on and off (`POST
+        /// /tools/NAME/enable`, `disable`, `reset`) and reads `/config`, but cannot call tools.
+        /// Never give it to an agent.
         ///
         /// Default: `false`. Example: `true`.
         operator: bool = false,

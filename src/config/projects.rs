@@ -8,11 +8,11 @@ use profile::document::{Form, Item, Read, ReadError};
 settings! {
 /// Values of `[project]`, each with where it came from.
 pub struct ProjectKeys {
-    /// Settings of `serve --project`. A variable of the framework (`MCPBASH_…`) is before them.
+    /// Settings of `serve --project`. A variable of the framework (`MCPBASH_…`) overrides them.
     project {
-        /// Hosts from which resources of the providers `https` and `git` are read, and scripts download with
-        /// `mcp_download_safe`: `HOST`, `HOST:PORT` or `*.DOMAIN`. A cell of its own reaches the one host of a download;
-        /// the scripts' own cells reach none.
+        /// Hosts for resources of the providers `https` and `git`, and for `mcp_download_safe` of
+        /// scripts: `HOST`, `HOST:PORT` or `*.DOMAIN`. Each download runs in a separate cell that
+        /// reaches only its host; cells of scripts have no network.
         ///
         /// Default: `[]`. Example: `["raw.githubusercontent.com", "api.example.org:8443"]`.
         hosts: Hosts = Vec::new(),
@@ -20,59 +20,61 @@ pub struct ProjectKeys {
         ///
         /// Default: `false`. Example: `true`.
         hooks: FlagValue = false,
-        /// Calls of scripts that run at once, 1024 at most; `server.concurrency` holds too.
+        /// Calls of scripts that run at the same time; at most 1024. `server.concurrency` also
+        /// applies.
         ///
         /// Default: `16`. Example: `4`.
         workers: WholeValue<1, 1024> = 16,
-        /// Time of a tool whose metadata states none.
+        /// Timeout of a tool whose metadata has none.
         ///
         /// Default: `"30s"`. Example: `"60s"`.
         timeout: PeriodValue<1, 86_400> = Duration::from_secs(30),
-        /// Longest time of a tool, whatever its metadata or a client says; the policy's rule and the profile hold too.
+        /// Longest timeout of a tool, even if its metadata or a client has a longer one. The
+        /// policy's rule and the profile also apply.
         ///
         /// Default: `"600s"`. Example: `"120s"`.
         max_timeout: PeriodValue<1, 86_400> = Duration::from_secs(600),
-        /// Size of the longest output of a script, 64M at most; more is an error.
+        /// Maximum output of a script; at most 64M. More output is an error.
         ///
         /// Default: `"10M"`. Example: `"1M"`.
         output: BytesValue<1024, { 64 << 20 }> = 10 << 20,
-        /// Size of the longest standard error of a tool, 64M at most; more is an error.
+        /// Maximum standard error of a tool; at most 64M. More is an error.
         ///
         /// Default: `"10M"`. Example: `"1M"`.
         stderr: BytesValue<1024, { 64 << 20 }> = 10 << 20,
-        /// Size of the end of standard error that is in a result, 64K at most.
+        /// Size of the last part of standard error that a result includes; at most 64K.
         ///
         /// Default: `"4K"`. Example: `"1K"`.
         stderr_tail: BytesValue<0, { 64 << 10 }> = 4096,
-        /// Size of the longest resource, 64M at most; more is an error.
+        /// Maximum size of a resource; at most 64M. A larger one is an error.
         ///
         /// Default: `"10M"`. Example: `"1M"`.
         resource: BytesValue<1024, { 64 << 20 }> = 10 << 20,
-        /// Text of a result above which scripts shorten it, 1M at most.
+        /// Size above which scripts shorten the text of a result; at most 1M.
         ///
         /// Default: `"100K"`. Example: `"32K"`.
         text: BytesValue<1024, { 1 << 20 }> = 100 << 10,
-        /// Progress notifications that a call may send in a minute, 10000 at most.
+        /// Progress notifications that a call may send per minute; at most 10000.
         ///
         /// Default: `100`. Example: `20`.
         progress: WholeValue<1, 10_000> = 100,
-        /// Log messages that a call may send in a minute, 10000 at most.
+        /// Log messages that a call may send per minute; at most 10000.
         ///
         /// Default: `100`. Example: `20`.
         messages: WholeValue<1, 10_000> = 100,
-        /// Time of a download by https, 60s at most.
+        /// Timeout of a download over https; at most 60s.
         ///
         /// Default: `"15s"`. Example: `"30s"`.
         https_timeout: PeriodValue<1, 60> = Duration::from_secs(15),
-        /// Size of a download by https, 20M at most.
+        /// Maximum size of a download over https; at most 20M.
         ///
         /// Default: `"10M"`. Example: `"1M"`.
         https_bytes: BytesValue<1, { 20 << 20 }> = 10 << 20,
-        /// Time in which a repository is fetched, 60s at most.
+        /// Timeout of fetching a repository; at most 60s.
         ///
         /// Default: `"30s"`. Example: `"60s"`.
         git_timeout: PeriodValue<1, 60> = Duration::from_secs(30),
-        /// Size of a repository without its history, 60M at most.
+        /// Maximum size of a repository without its history; at most 60M.
         ///
         /// Default: `"50M"`. Example: `"10M"`.
         git_bytes: BytesValue<1024, { 60 << 20 }> = 50 << 20,

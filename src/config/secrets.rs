@@ -11,13 +11,13 @@ use profile::document::{FileKey, Read, ReadError};
 pub(crate) type SecretSettings = Vec<(String, SecretSource)>;
 
 table! {
-    /// Secret that rules of egress may use. Its value is read by the gateway alone, at start; no cell ever holds it.
+    /// Secret for egress rules. Only the gateway reads its value, at start; cells never get it.
     struct Written {
-        /// Name by which rules use it: lower-case letters, digits and dashes. Example: `"github"`.
+        /// Name that rules use: lower-case letters, digits and dashes. Example: `"github"`.
         name: Spanned<String>,
-        /// Place of its value: `file:` and an absolute path, `credential:` and the name of a credential of systemd, or
-        /// `env:` and a variable of the server. Other users must not be able to read the file.
-        /// Example: `"file:/run/secrets/github"`.
+        /// Source of the value: `file:` and an absolute path, `credential:` and the name of a
+        /// systemd credential, or `env:` and a variable of the server. Other users must not be able
+        /// to read the file. Example: `"file:/run/secrets/github"`.
         from: Spanned<String>,
     }
 }

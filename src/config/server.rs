@@ -34,13 +34,14 @@ const UID_BASE_MIN: u32 = 65_536;
 pub const WARM: u32 = 8;
 
 words! {
-    /// When the user's service manager is asked for a scope with delegation, if there is no control group without one.
+    /// When the user's service manager is asked for a scope with delegation, if there is no control
+    /// group without one.
     pub enum ScopeRule {
-        /// By a server, and by other commands where a limit on memory was asked for.
+        /// Servers, and other commands with a limit on memory.
         Auto = "auto",
-        /// By every command that makes cells.
+        /// Every command that starts cells.
         Always = "always",
-        /// By no command.
+        /// No command at all.
         Off = "off",
     }
 }
@@ -52,147 +53,152 @@ pub struct Config {
     server {
         /// Calls that run at once.
         ///
-        /// Default: twice the processors, 4 at least. Example: `4`.
+        /// Default: twice the number of processors, at least 4. Example: `4`.
         concurrency: CountValue = 1,
-        /// Calls that wait for their turn; one more is answered with an error.
+        /// Calls that may wait; a further one is answered with an error.
         ///
         /// Default: `256`. Example: `32`.
         queue: CountValue = defaults::QUEUE,
-        /// First host uid of cells, for a server that was started as root: no other program may use the range. 65536 at
-        /// least.
+        /// First host uid of the cells of a server that was started as root; at least 65536. No
+        /// other program may use the range.
         ///
         /// Default: `2000000000`. Example: `1900000000`.
         uid_base: WholeValue<0, { u32::MAX }> = UID_BASE,
-        /// Number of host uids from `uid_base` on: one for each cell alive.
+        /// Number of host uids, starting at `uid_base`: one for each living cell.
         ///
         /// Default: `65536`. Example: `4096`.
         uid_count: CountValue = UID_COUNT,
-        /// Destinations that the cells of `serve` reach where they have a workspace: `HOST:PORT`, `NET:PORT` or the name of
-        /// a preset. `--egress` adds to them; a policy's rule can leave a call fewer.
+        /// Destinations that cells with a workspace may reach: `HOST:PORT`, `NET:PORT` or the name
+        /// of a preset. `--egress` adds to them; a rule of the policy can restrict a call further.
         ///
         /// Default: `[]`. Example: `["python", "api.example.org:443"]`.
         egress: Destinations = Vec::new(),
     }
-    /// Cells that are ready before a call comes.
+    /// Cells that are started before a call needs them.
     pool {
-        /// Cells kept ready for each profile; with `0` each call waits until its cell is built.
+        /// Cells kept ready for each profile; with `0` each call waits for its cell to start.
         ///
         /// Default: `8`. Example: `2`.
         warm: WholeValue<0, { u32::MAX }> = WARM,
     }
-    /// Caps over all cells together; those of one cell are in its profile.
+    /// Limits of all cells together; the limits of one cell are in its profile.
     limits {
-        /// Cells alive at once, those that wait for a call included.
+        /// Living cells, including those that wait for a call.
         ///
-        /// Default: `server.concurrency`, `sessions.most` and twice `pool.warm` together. Example: `20`.
+        /// Default: the sum of `server.concurrency`, `sessions.most` and twice `pool.warm`.
+        /// Example: `20`.
         cells: CountValue = 0,
         /// Memory of all cells.
         ///
         /// Default: `1G` for each of `server.concurrency` and `sessions.most`. Example: `"4G"`.
         memory: AnySize = 0,
-        /// Private files of all cells, which are in memory: `/workspace`, `/tmp` and `/dev/shm`.
+        /// Private files of all cells in `/workspace`, `/tmp` and `/dev/shm`, which are kept in
+        /// memory.
         ///
-        /// Default: `576M` for each of `server.concurrency` and `sessions.most`, half of `memory` at least.
-        /// Example: `"2G"`.
+        /// Default: `576M` for each of `server.concurrency` and `sessions.most`, at least half of
+        /// `memory`. Example: `"2G"`.
         tmpfs: AnySize = 0,
         /// Processes and threads of all cells.
         ///
         /// Default: `256` for each of `server.concurrency` and `sessions.most`. Example: `1024`.
         processes: CountValue = 0,
-        /// Commands for which systemd is asked for a control group that holds memory, where an ordinary user has none.
+        /// Commands that ask systemd for a control group that limits memory, if an ordinary user
+        /// has no such group.
         ///
         /// Default: `"auto"`. Example: `"off"`.
         scope: ScopeRule = ScopeRule::Auto,
     }
-    /// Shells that last from call to call.
+    /// Shells that persist between calls.
     sessions {
-        /// Sessions at once.
+        /// Maximum number of sessions.
         ///
         /// Default: `8`. Example: `2`.
         sessions "most": CountValue = defaults::SESSIONS,
-        /// Time after which a session that nobody uses is ended.
+        /// Time after which an unused session is closed.
         ///
         /// Default: `"1800s"`. Example: `"10m"`.
         session_idle "idle": AnyTime = defaults::SESSION_IDLE,
-        /// Time that a call waits for its command before the command goes on as a job; clients give up after a
-        /// minute or so.
+        /// Time that a call waits for its command. The command then continues as a job, because
+        /// clients give up after about a minute.
         ///
         /// Default: `"45s"`. Example: `"20s"`.
         session_yield "yield": AnyTime = defaults::SESSION_YIELD,
     }
     exec => exec: ExecSettings {}
-    /// Parts of the operator's git configuration that cells have.
+    /// Parts of the operator's git configuration that cells get.
     git {
-        /// Give cells your `user.name` and `user.email` where a directory that they may write to is a repository, so that
-        /// `git commit` works.
+        /// Give cells your `user.name` and `user.email` if a directory they may write to is a
+        /// repository, so that `git commit` works.
         ///
         /// Default: `true`. Example: `false`.
         git_identity "identity": FlagValue = true,
     }
-    /// Tool chains of your home that cells have read-only.
+    /// Tool chains in your home directory that cells can read.
     toolchains {
-        /// Tool chains for cells with a workspace of the host: `auto` for all that are found, `none`, or names with commas
-        /// between them. `--toolchains` goes before it.
+        /// Tool chains for cells with a workspace of the host: `auto` for all installed ones,
+        /// `none`, or names separated by commas. `--toolchains` overrides it.
         ///
         /// Default: `"auto"`. Example: `"rust,nvm"`.
         toolchains "grant": ToolchainChoice = ToolchainChoice::Auto,
-        /// Size of the cache that the cells of one workspace share: it is measured once an hour, and the next start
-        /// empties it if it had more; `none` for no cache.
+        /// Size of the cache that the cells of one workspace share; `none` for no cache. It is
+        /// measured once an hour, and emptied at the next start if it was larger.
         ///
         /// Default: `"4G"`. Example: `"none"`.
         cache: CacheSize = defaults::CACHE,
     }
-    /// Names that a program of yours runs or obeys by itself, wherever they lie in a directory that is granted for writing:
-    /// cells can neither make nor change what has one, as with `.git/hooks` and `.vscode`.
+    /// Names of files that programs of the host run or obey, such as `.git/hooks` and `.vscode`.
+    /// Cells cannot create or change them in a directory that is granted for writing.
     guard {
-        /// Names of files or directories, besides those that cofferdam knows; `--unguarded` lifts them too.
+        /// Names of files or directories, in addition to those that cofferdam knows; `--unguarded`
+        /// applies to them too.
         ///
         /// Default: `[]`. Example: `["lefthook.yml", ".mytool"]`.
         guard_names "names": GuardedFileNames = BTreeSet::new(),
     }
-    /// Tools that callers see. The policy must allow each of them too.
+    /// Tools that callers see. The policy must also allow each of them.
     tools {
-        /// Groups of tools that are shown; tools of no group always are.
+        /// Groups of tools that are listed; tools without a group always are.
         ///
         /// Default: `["calc", "shell"]`. Example: `["calc", "shell", "files"]`.
         tools_groups "groups": ToolGroups = ToolGroup::shown_by_default(),
-        /// Tools that are not offered, whatever their group and the policy say.
+        /// Tools that are not offered, even if their group is listed and the policy allows them.
         ///
         /// Default: `[]`. Example: `["calculate_plot"]`.
         tools_off "off": NamesValue = BTreeSet::new(),
-        /// Tools of a `[[tool]]` that are offered: none of them is without its name here.
+        /// Names of the `[[tool]]` tables that are offered; no other is.
         ///
         /// Default: `[]`. Example: `["cli_jq"]`.
         tools_on "on": NamesValue = BTreeSet::new(),
-        /// Report in each reply of the files that the command changed in the workspace.
+        /// List in each reply the files that the command changed in the workspace.
         ///
         /// Default: `true`. Example: `false`.
         files_changed: FlagValue = true,
     }
     commands => commands: CommandSettings {}
-    /// Audit log: a line of JSON for each decision and each end of a call, chained by hashes.
+    /// Audit log: one line of JSON for each decision and each end of a call, chained by hashes.
     audit {
-        /// Absolute path of the log; its directory is made if need be, and must be nobody else's.
+        /// Absolute path of the log. Its directory is created if it does not exist, and must belong
+        /// to the same user.
         ///
         /// Default: no log. Example: `"/var/lib/cofferdam/audit/audit.jsonl"`.
         audit_file "file": Optional<AbsolutePath> = None,
-        /// Size at which the file is rotated; 64K at least.
+        /// Size at which the file is rotated; at least 64K.
         ///
         /// Default: `"64M"`. Example: `"16M"`.
         audit_max_bytes "max_bytes": LogBytes = 64 << 20,
-        /// Rotated files that are kept; 1000 at most.
+        /// Rotated files that are kept; at most 1000.
         ///
         /// Default: `5`. Example: `12`.
         audit_keep "keep": LogFiles = 5,
-        /// Treatment of calls while the log cannot be written.
+        /// What happens to calls while the log cannot be written.
         ///
         /// Default: `"continue"`. Example: `"stop"`.
         audit_on_error "on_error": OnError = OnError::Continue,
     }
     /// Sockets of the host that cells may connect to, if their profile has `unix_sockets`.
     nested {
-        /// Absolute path of each socket, under the name that cells have it by: `/tmp/mcp-sockets/NAME.sock`. A name has
-        /// lower-case letters, digits and dashes, at most 32.
+        /// Absolute path of each socket by its name; in cells it is `/tmp/mcp-sockets/NAME.sock`. A
+        /// name consists of at most 32 lower-case letters, digits and dashes.
         ///
         /// Default: `{}`. Example: `{ skills = "/run/user/1000/skills.sock" }`.
         nested_sockets "sockets": SocketPaths = SocketSettings::new(),
@@ -433,7 +439,8 @@ impl Kind for ToolGroups {
     }
 }
 
-/// Size of a file of the log, with room for some dozens of calls: a smaller one would be rotated after every few.
+/// Size of a file of the log, with room for some dozens of calls: a smaller one would be rotated
+/// after every few.
 pub struct LogBytes;
 
 impl Kind for LogBytes {
@@ -456,7 +463,8 @@ impl Kind for LogBytes {
     }
 }
 
-/// Number of rotated files, at most as many as `cofferdam audit` looks for; each rotation renames them all.
+/// Number of rotated files, at most as many as `cofferdam audit` looks for; each rotation renames
+/// them all.
 pub struct LogFiles;
 
 impl Kind for LogFiles {

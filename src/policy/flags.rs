@@ -192,7 +192,8 @@ impl DeclaredCommand {
         self.argv_by(None, words, given)
     }
 
-    /// Builds the argument vector as [`Self::argv`] does, with the words of a template before the caller's.
+    /// Builds the argument vector as [`Self::argv`] does, with the words of a template before the
+    /// caller's.
     ///
     /// # Errors
     /// The first word that is refused, or an unknown template.

@@ -75,9 +75,11 @@ pub struct HookScript {
 words! {
     /// Point of a call at which a script runs.
     pub enum HookPoint {
-        /// Before the program: exit code 0 lets the call through, 1 refuses it with the output as the reason.
+        /// Before the program: exit code 0 lets the call through, 1 refuses it with the output as
+        /// the reason.
         Check = "check",
-        /// Before the program: `{"extra_args": […]}` on standard output takes the place of the caller's flags.
+        /// Before the program: `{"extra_args": […]}` on standard output takes the place of the
+        /// caller's flags.
         Transform = "transform",
         /// After all checks and before the program, in a cell with the network of the call: exit code 0
         /// lets the call through, 1 refuses it with the output as the reason.

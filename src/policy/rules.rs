@@ -17,17 +17,18 @@ use profile::document::{Document, Mistake};
 use profile::{table, words};
 
 table! {
-    /// A policy: who may call what. No rule for a tool means that it is denied.
+    /// A policy: which calls are allowed. A tool without a rule is denied.
     pub(super) struct Written {
-        /// Version of the file's form. Example: `1`.
+        /// Version of the file format. Example: `1`.
         _schema "schema": i64,
-        /// Policy that this one adds to: only the shipped one can be named. A rule here replaces the shipped rule of its id.
+        /// Policy that this one extends. A rule replaces the shipped rule with the same id.
         ///
-        /// Default: none: where there is a policy of one's own, the shipped rules are not in force. Example: `"shipped"`.
+        /// Default: the shipped rules do not apply if there is another policy. Example:
+        /// `"shipped"`.
         extends: Option<Base>,
-        /// Rules, in any order: of several that match, the strictest wins.
+        /// Rules in any order. If several match, the strictest wins.
         rules "rule": Vec<WrittenRule> = Vec::new(),
-        /// Programs as tools, each with the flags that callers may give it.
+        /// Programs that are offered as tools, each with the flags that callers may use.
         commands "tool": Vec<WrittenCommand> = Vec::new(),
     }
 }
@@ -35,50 +36,52 @@ table! {
 words! {
     /// Policy that another adds to.
     enum Base {
-        /// The one that is compiled in: `policies/default.toml`.
+        /// The compiled-in policy, `policies/default.toml`.
         Shipped = "shipped",
     }
 }
 
 table! {
-    /// Rule: the tools that it is about, and what becomes of their calls.
+    /// Rule that allows or denies the calls of some tools.
     struct WrittenRule {
-        /// Name of the rule in denials and in the audit log: lower-case letters, digits and dashes, of one rule only.
-        /// Example: `"shell"`.
+        /// Unique name of the rule in denials and in the audit log: lower-case letters, digits and
+        /// dashes. Example: `"shell"`.
         id: Spanned<String>,
-        /// Tools whose calls it matches. Example: `["bash", "bash_exec"]`.
+        /// Tools whose calls the rule matches. Example: `["bash", "bash_exec"]`.
         tools: Spanned<Vec<String>>,
-        /// Clients whose calls it matches: those of `[[http.tokens]]`, `http` for a listener's others, `tcp` for those of
-        /// `--tcp`, and `local` for
-        /// standard input and the owner of a socket.
+        /// Clients whose calls the rule matches: names of `[[http.tokens]]`, `http` for HTTP
+        /// clients without a token, `tcp` for clients of `--tcp`, and `local` for standard input
+        /// and the owner of a socket.
         ///
         /// Default: `[]`, every client. Example: `["ci"]`.
         clients: Option<Spanned<BTreeSet<String>>>,
-        /// Decision on these calls. Example: `"allow"`.
+        /// Decision for these calls. Example: `"allow"`.
         action: Spanned<Action>,
-        /// Profile under which they run: needed by `allow`, refused with `deny`.
+        /// Profile of the calls; required by `allow`, refused with `deny`.
         ///
         /// Default: none. Example: `"bash"`.
         profile: Option<Spanned<String>>,
-        /// Further profiles that a call of `bash_exec` or `history_replay` may name; every rule that matches must have
-        /// them.
+        /// Further profiles that a call of `bash_exec` or `history_replay` may choose, if every
+        /// matching rule lists them.
         ///
         /// Default: `[]`. Example: `["bc"]`.
         choice: Option<Spanned<Vec<Spanned<String>>>>,
-        /// Rules of the profile's `[[egress]]` that its calls may use, by their ids; of `--egress`, the words as typed, or
-        /// the ids of a preset. A rule cannot add one. `[]` is no network.
+        /// Egress rules that the calls may use: ids of the profile's `[[egress]]`, ids of a preset,
+        /// or words of `--egress` as typed. A policy cannot add rules. With `[]` the calls have no
+        /// network.
         ///
-        /// Default: all, and what the class reaches. Example: `["pypi"]`.
+        /// Default: all rules, and everything that the network class reaches. Example: `["pypi"]`.
         egress: Option<Spanned<Vec<String>>>,
         /// Limits below those of the profile.
         limits: WrittenLimits = WrittenLimits::default(),
-        /// Reason for the rule; a denial tells it to the caller. Example: `"contained, not filtered"`.
+        /// Reason for the rule; a denial shows it to the caller. Example: `"contained, not
+        /// filtered"`.
         why: Spanned<String>,
-        /// Calls that the rule must match, one at least: tested when the file is read.
+        /// Calls that the rule must match, at least one. They are tested when the file is read.
         ///
-        /// Default: none, which is refused.
+        /// Default: an empty list, which is refused.
         matches: Vec<Spanned<Example>> = Vec::new(),
-        /// Calls that the rule must not match: tested when the file is read.
+        /// Calls that the rule must not match. They are tested when the file is read.
         not_matches: Vec<Spanned<Example>> = Vec::new(),
     }
 }
@@ -86,44 +89,44 @@ table! {
 words! {
     /// Decision of a rule.
     enum Action {
-        /// They run, under `profile`.
+        /// The calls run under `profile`.
         Allow = "allow",
-        /// They are refused, whatever another rule says.
+        /// The calls are refused, even if another rule allows them.
         Deny = "deny",
     }
 }
 
 table! {
-    /// Limits below those of the profile: a rule cannot raise one.
+    /// Limits of a call. A rule can only lower those of the profile.
     #[derive(Default)]
     struct WrittenLimits {
         /// Wall time of a call.
         ///
-        /// Default: that of the profile. Example: `"60s"`.
+        /// Default: the value of the profile. Example: `"60s"`.
         timeout: Option<Spanned<Time>>,
-        /// Memory of the cell; 8M at least.
+        /// Memory of the cell; at least 8M.
         ///
-        /// Default: that of the profile. Example: `"512M"`.
+        /// Default: the value of the profile. Example: `"512M"`.
         memory: Option<Spanned<Size>>,
         /// Processes and threads of the cell.
         ///
-        /// Default: that of the profile. Example: `64`.
+        /// Default: the value of the profile. Example: `64`.
         processes: Option<Spanned<u32>>,
-        /// Output, over both streams, at which a call is ended.
+        /// Total output of both streams at which a call is ended.
         ///
-        /// Default: that of the profile. Example: `"1M"`.
+        /// Default: the value of the profile. Example: `"1M"`.
         output: Option<Spanned<Size>>,
     }
 }
 
 table! {
-    /// Call that a rule must, or must not, match.
+    /// Example of a call.
     struct Example {
         /// Name of the tool. Example: `"bash"`.
         tool: String,
         /// Name of the client.
         ///
-        /// Default: none, one that the rule names, or any where it names none. Example: `"ci"`.
+        /// Default: any client that the rule matches. Example: `"ci"`.
         client: Option<String>,
     }
 }

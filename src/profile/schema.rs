@@ -14,41 +14,46 @@ use model::profile::{Family, ProcView, UnixSockets};
 use model::units::{Processors, Size, Time};
 
 table! {
-    /// A profile: what a cell has on top of the floor, which no profile lowers.
+    /// A profile: what a cell gets in addition to the minimal sandbox. No profile can weaken the
+    /// sandbox itself.
     pub(super) struct Written {
-        /// Version of the file's form. Example: `1`.
+        /// Version of the file format. Example: `1`.
         _schema "schema": i64,
-        /// Name by which policies and `--profile` know it: lower-case letters, digits and dashes. Example: `"node"`.
+        /// Name that policies and `--profile` use: lower-case letters, digits and dashes. Example:
+        /// `"node"`.
         pub name: Spanned<String>,
-        /// Line about it for `profile list`. Example: `"bash, and node from /opt"`.
+        /// One line that `profile list` prints. Example: `"bash, and node from /opt"`.
         pub description: String,
-        /// Profile to which this one adds: it has all that the other one has.
+        /// Profile that this one extends. It gets everything that the other one grants.
         ///
         /// Default: none. Example: `"bash"`.
         pub extends: Option<Spanned<String>>,
-        /// Programs that may be executed. A profile that neither has nor inherits it can only be extended.
+        /// Programs that may be executed. A profile that neither has nor inherits it can only be
+        /// extended.
         pub exec: Option<WrittenExec>,
-        /// Program that a waiting cell executes before a call is there.
+        /// Program that a waiting cell starts before a call arrives.
         pub ahead: Option<WrittenAhead>,
-        /// Directory `/workspace` for the work.
+        /// Directory `/workspace`.
         pub workspace: Option<WrittenWorkspace>,
         /// Filesystem `/proc` of the cell.
         pub proc: Option<WrittenProc>,
         /// Network of the cell.
         pub network: Option<WrittenNetwork>,
-        /// Destinations outside of the cell that it may reach, in addition to those of the extended profile.
+        /// Destinations that the cell may reach, in addition to those of the extended profile.
         pub egress "egress": Vec<WrittenEgress> = Vec::new(),
-        /// Limits on the network of one call. An absent key is that of the extended profile, else the default.
+        /// Network limits of one call. An absent key has the value of the extended profile, else
+        /// the default.
         pub egress_limits: WrittenEgressLimits = WrittenEgressLimits::default(),
-        /// Families of sockets that may be made.
+        /// Families of sockets that programs may create.
         pub sockets: Option<WrittenSockets>,
-        /// Sockets of the host that may be connected to.
+        /// Sockets of the host that cells may connect to.
         pub unix_sockets: Option<WrittenUnixSockets>,
         /// Files and directories of the host, read-only.
         pub paths "path": Vec<WrittenPath> = Vec::new(),
         /// System calls that are allowed, in addition to those of the extended profile.
         pub syscalls: Vec<WrittenCalls> = Vec::new(),
-        /// System calls refused with EPERM and not counted among the denials: programs try them and do without.
+        /// System calls that are refused with EPERM and not reported as denials, because programs
+        /// try them and work without them.
         pub quiet: Vec<WrittenCalls> = Vec::new(),
         /// Variables of the environment, in addition to those of every cell.
         pub env: Option<WrittenEnv>,
@@ -62,8 +67,8 @@ table! {
 table! {
     /// Programs that may be executed.
     pub(super) struct WrittenExec {
-        /// Word `any`, or the absolute path of the one program of the cell, which a `[[path]]` must grant: it can then
-        /// start no other. Example: `"any"`.
+        /// `any`, or the absolute path of the only program of the cell, which a `[[path]]` must
+        /// grant. That program cannot start another one. Example: `"any"`.
         pub program: Spanned<String>,
         /// Reason for the grant. Example: `"a shell runs programs"`.
         pub why: Spanned<String>,
@@ -71,13 +76,13 @@ table! {
 }
 
 table! {
-    /// Program that a waiting cell executes before a call is there: for profiles with one program and no
-    /// workspace. A later `exec` without `ahead` takes it away.
+    /// Program that a waiting cell starts before a call arrives, for profiles with one program and
+    /// no workspace. A later `exec` without `ahead` removes it.
     pub(super) struct WrittenAhead {
-        /// Program and its arguments. A call with just these is given to a cell that waits with it.
-        /// Example: `["bc", "-l", "-q"]`.
+        /// Program and its arguments. A call with exactly these gets a cell that waits with the
+        /// program. Example: `["bc", "-l", "-q"]`.
         pub argv: Spanned<Vec<String>>,
-        /// Variables that it has, and that the call must have.
+        /// Variables of the program, which the call must have too.
         ///
         /// Default: `{}`. Example: `{ BC_LINE_LENGTH = "0" }`.
         pub env: BTreeMap<String, Spanned<String>> = BTreeMap::new(),
@@ -87,8 +92,8 @@ table! {
 }
 
 table! {
-    /// Directory `/workspace`, private or a granted directory of the host. The table is the grant: without it a cell has
-    /// none.
+    /// Directory `/workspace`: a private one, or a granted directory of the host. Without this
+    /// table there is no `/workspace`.
     pub(super) struct WrittenWorkspace {
         /// Reason for the grant. Example: `"a place for the work"`.
         pub why: Spanned<String>,
@@ -96,7 +101,7 @@ table! {
 }
 
 table! {
-    /// Filesystem `/proc` of the cell. Without the table there is none.
+    /// Filesystem `/proc` of the cell. Without this table there is no `/proc`.
     pub(super) struct WrittenProc {
         /// Contents of `/proc`. Example: `"own"`.
         pub view: ProcView,
@@ -106,11 +111,10 @@ table! {
 }
 
 table! {
-    /// Network of the cell, which is always its own. Without the table there is none.
+    /// Network of the cell, always separate from the host's. Without this table there is no
+    /// network.
     pub(super) struct WrittenNetwork {
-        /// Reach of the network: `none`, the cell's own `loopback`, what `[[egress]]` rules name (`allow-list`), in addition
-        /// private addresses (`private`), or every address that is not the host's own or a cloud's metadata (`any`).
-        /// Example: `"loopback"`.
+        /// Destinations that the cell can reach. Example: `"loopback"`.
         pub class: Spanned<NetworkClass>,
         /// Reason for the grant. Example: `"tests start local servers"`.
         pub why: Spanned<String>,
@@ -118,13 +122,16 @@ table! {
 }
 
 table! {
-    /// Destinations that a cell may reach, of the classes `allow-list`, `private` and `any`. The gateway, a process outside
-    /// of the cell, makes the connections. No rule reaches the host itself, its link or a cloud's metadata.
+    /// Destinations that a cell may reach, for the classes `allow-list`, `private` and `any`. The
+    /// gateway, a process outside of the cell, makes the connections. No rule can reach the host
+    /// itself, link-local addresses or a cloud's metadata service.
     pub(super) struct WrittenEgress {
-        /// Name of the rule in replies, in the audit log and in policies: lower-case letters, digits and dashes. A later
-        /// rule replaces one of the same name. Example: `"pypi"`.
+        /// Name of the rule in replies, in the audit log and in policies: lower-case letters,
+        /// digits and dashes. A later rule replaces an earlier one with the same name. Example:
+        /// `"pypi"`.
         pub id: Spanned<String>,
-        /// Names that may be resolved and reached: whole, or `*.` and two labels at least for all names below.
+        /// Names that may be resolved and reached: full names, or `*.` and at least two labels for
+        /// all names below.
         ///
         /// Default: `[]`. Example: `["pypi.org", "*.pythonhosted.org"]`.
         pub hosts: Vec<Spanned<String>> = Vec::new(),
@@ -132,7 +139,8 @@ table! {
         ///
         /// Default: `[]`. Example: `["10.20.0.0/16", "fd12::/48"]`.
         pub nets: Vec<Spanned<String>> = Vec::new(),
-        /// Ports and ranges of ports, of TCP and UDP. Ports 25, 53 and 853 must be named alone: a range does not reach them.
+        /// Ports and ranges of ports of TCP and UDP. Ports 25, 53 and 853 must be listed
+        /// individually; ranges do not include them.
         ///
         /// Default: `[]`, which is for `icmp` only. Example: `[443, "8000-8100"]`.
         pub ports: Vec<Spanned<WrittenPorts>> = Vec::new(),
@@ -140,12 +148,14 @@ table! {
         ///
         /// Default: `["tcp"]`. Example: `["tcp", "udp", "icmp"]`.
         pub protocols: Option<Spanned<Vec<WrittenProtocol>>>,
-        /// Requests that are allowed. With it the gateway ends TLS for these hosts, with an authority that cells are told
-        /// to trust, and judges each request by its method and path. Only under class `allow-list`.
+        /// Allowed requests. The gateway then terminates TLS for these hosts with a certificate
+        /// authority that cells trust, and checks the method and path of each request. Only for the
+        /// class `allow-list`.
         ///
-        /// Default: none, which relays connections unread.
+        /// Default: connections are relayed without reading them.
         pub http: Vec<WrittenHttp> = Vec::new(),
-        /// Credential that the gateway puts in requests to these hosts, and that no cell ever holds. Needs `http`.
+        /// Credential that the gateway adds to requests to these hosts. Cells never get it. Needs
+        /// `http`.
         ///
         /// Default: none.
         pub secret: Option<WrittenSecretUse>,
@@ -155,18 +165,19 @@ table! {
 }
 
 table! {
-    /// Requests that a rule allows: one of the methods with one of the paths.
+    /// Allowed requests: one of the methods with one of the paths.
     pub(super) struct WrittenHttp {
         /// Methods, in capitals. `CONNECT` and `TRACE` are never allowed. Example: `["GET", "HEAD"]`.
         pub methods: Spanned<Vec<Spanned<String>>>,
-        /// Paths, decoded and without a query: `*` stands for any text within one segment, `**` for any number of
-        /// segments. Example: `["/simple/**", "/*/*/git-upload-pack"]`.
+        /// Paths, decoded and without a query. `*` matches any text within one segment, `**` any
+        /// number of segments. Example: `["/simple/**", "/*/*/git-upload-pack"]`.
         pub paths: Spanned<Vec<Spanned<String>>>,
     }
 }
 
 table! {
-    /// Use of a secret: the cell's variable holds a placeholder, and the gateway replaces it in one header.
+    /// Use of a secret: the cell's variable holds a placeholder, and the gateway replaces it in one
+    /// header.
     pub(super) struct WrittenSecretUse {
         /// Name of a `[[secret]]` of the server. Example: `"github"`.
         pub name: Spanned<String>,
@@ -274,38 +285,38 @@ words! {
 }
 
 table! {
-    /// Limits on the network of one call.
+    /// Network limits of one call.
     #[derive(Default)]
     pub(super) struct WrittenEgressLimits {
-        /// Connections that are open at the same time; 256 at most.
+        /// Connections that are open at the same time; at most 256.
         ///
         /// Default: `256`. Example: `64`.
         pub connections: Option<Spanned<u32>>,
         /// Bytes that a call may send.
         ///
-        /// Default: without limit. Example: `"64M"`.
+        /// Default: no limit. Example: `"64M"`.
         pub sent: Option<Size>,
         /// Bytes that a call may receive.
         ///
-        /// Default: without limit. Example: `"2G"`.
+        /// Default: no limit. Example: `"2G"`.
         pub received: Option<Size>,
-        /// Bytes per second, both ways together.
+        /// Bytes per second in both directions together.
         ///
-        /// Default: without limit. Example: `"20M"`.
+        /// Default: no limit. Example: `"20M"`.
         pub rate: Option<Size>,
-        /// Bytes that all calls of a session together may send. `sent` holds each of them.
+        /// Bytes that all calls of a session together may send. `sent` limits each of them.
         ///
-        /// Default: without limit. Example: `"256M"`.
+        /// Default: no limit. Example: `"256M"`.
         pub session_sent: Option<Size>,
         /// Bytes that all calls of a session together may receive.
         ///
-        /// Default: without limit. Example: `"8G"`.
+        /// Default: no limit. Example: `"8G"`.
         pub session_received: Option<Size>,
     }
 }
 
 table! {
-    /// Families of sockets that may be made, in addition to those of the extended profile.
+    /// Families of sockets that programs may create, in addition to those of the extended profile.
     pub(super) struct WrittenSockets {
         /// Families of socket(2). Example: `["unix", "inet"]`.
         pub families: Vec<Family>,
@@ -315,10 +326,10 @@ table! {
 }
 
 table! {
-    /// Sockets of the host that may be connected to: those that `[nested]` of the server, or `run --socket`, names. It
-    /// needs the family `unix` in `sockets`.
+    /// Sockets of the host that cells may connect to. `[nested]` of the server or `run --socket`
+    /// names them. Needs the family `unix` in `sockets`.
     pub(super) struct WrittenUnixSockets {
-        /// Sockets that are reached. Example: `"private"`.
+        /// Sockets that cells may connect to. Example: `"private"`.
         pub class: UnixSockets,
         /// Reason for the grant. Example: `"the agent's own tools listen there"`.
         pub why: Spanned<String>,
@@ -326,21 +337,22 @@ table! {
 }
 
 table! {
-    /// File or directory of the host that the cell has, read-only.
+    /// File or directory of the host that the cell can read.
     pub(super) struct WrittenPath {
-        /// Path on the host, absolute or with `~/` for your home. Refused are `/proc`, `/sys`, `/dev`, `/run`, `/var/run` and all beneath them, and
-        /// `/`, `/etc`, `/home`, `/root`, `/var`, `/tmp` as a whole. Example: `"/opt/node"`.
+        /// Path on the host, absolute or with `~/` for your home directory. Refused are `/proc`,
+        /// `/sys`, `/dev`, `/run`, `/var/run` and everything below them, and the whole of `/`,
+        /// `/etc`, `/home`, `/root`, `/var` and `/tmp`. Example: `"/opt/node"`.
         pub host: Spanned<String>,
-        /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and `/workspace`, and none of the
-        /// files that cofferdam makes in `/etc`.
+        /// Absolute path in the cell, outside of `/proc`, `/sys`, `/dev`, `/run`, `/tmp` and
+        /// `/workspace`, and not a file that cofferdam creates in `/etc`.
         ///
         /// Default: the path on the host. Example: `"/usr/lib/node"`.
         pub cell: Option<Spanned<String>>,
-        /// Restriction to a program's own file, its interpreter and the libraries that it needs.
+        /// Grant only the program's file, its interpreter and the libraries that it needs.
         ///
         /// Default: `false`. Example: `true`.
         pub program: bool = false,
-        /// Use of the profile on a host without the path: allowed instead of refused.
+        /// Allow the profile on a host without this path.
         ///
         /// Default: `false`. Example: `true`.
         pub optional: bool = false,
@@ -352,17 +364,18 @@ table! {
 table! {
     /// System calls that share a reason.
     pub(super) struct WrittenCalls {
-        /// Names of system calls, as in syscalls(2). Calls of another architecture are taken and mean nothing.
-        /// Example: `["io_setup", "io_submit"]`.
+        /// Names of system calls, as in syscalls(2). Calls of another architecture are accepted and
+        /// ignored. Example: `["io_setup", "io_submit"]`.
         pub names: Vec<Spanned<String>>,
-        /// Reason for the grant, or for the quiet. Example: `"the database uses asynchronous I/O"`.
+        /// Reason for the grant, or for not reporting the calls. Example: `"the database uses
+        /// asynchronous I/O"`.
         pub why: Spanned<String>,
     }
 }
 
 table! {
-    /// Variables of the environment, in addition to those of every cell. Names that change what programs load are
-    /// refused.
+    /// Variables of the environment, in addition to those of every cell. Names that change what
+    /// programs load are refused.
     pub(super) struct WrittenEnv {
         /// Values by name. Example: `{ PATH = "/opt/node/bin:/usr/bin:/bin" }`.
         pub set: BTreeMap<String, Spanned<String>>,
@@ -372,22 +385,23 @@ table! {
 }
 
 table! {
-    /// Limits of one cell. An absent key is that of the extended profile, else the default.
+    /// Limits of one cell. An absent key has the value of the extended profile, else the default.
     #[derive(Default)]
     pub(super) struct WrittenLimits {
-        /// Wall time of a call; one hour at most.
+        /// Wall time of a call; at most one hour.
         ///
         /// Default: `"600s"`. Example: `"2m"`.
         pub timeout: Option<Spanned<Time>>,
-        /// Processor time of one process; one hour at most.
+        /// Processor time of one process; at most one hour.
         ///
         /// Default: `"3600s"`. Example: `"5m"`.
         pub cpu: Option<Spanned<Time>>,
-        /// Processors that a cell may use at once. It needs cgroup v2 with the `cpu` controller, and is refused without.
+        /// Processors that a cell may use at the same time. Needs cgroup v2 with the `cpu`
+        /// controller.
         ///
-        /// Default: all of them. Example: `1.5`.
+        /// Default: all processors. Example: `1.5`.
         pub processors: Option<Spanned<Processors>>,
-        /// Memory of the cell, its private files included; 8M at least.
+        /// Memory of the cell, including its private files; at least 8M.
         ///
         /// Default: `"1G"`. Example: `"2G"`.
         pub memory: Option<Spanned<Size>>,
@@ -395,7 +409,8 @@ table! {
         ///
         /// Default: `256`. Example: `512`.
         pub processes: Option<Spanned<u32>>,
-        /// Open files of one process; 1000 at most where `exec` names one program, which is then the default.
+        /// Open files of one process; at most 1000 if `exec` names one program, which is then the
+        /// default.
         ///
         /// Default: `1024`. Example: `256`.
         pub open_files: Option<Spanned<u32>>,
@@ -403,7 +418,7 @@ table! {
         ///
         /// Default: `"512M"`. Example: `"64M"`.
         pub file_size: Option<Spanned<Size>>,
-        /// Size of a private `/workspace`. It and `tmp` have half of `memory` at most.
+        /// Size of a private `/workspace`. It and `tmp` may have at most half of `memory`.
         ///
         /// Default: `"384M"`. Example: `"256M"`.
         pub workspace: Option<Spanned<Size>>,
@@ -411,7 +426,8 @@ table! {
         ///
         /// Default: `"128M"`. Example: `"64M"`.
         pub tmp: Option<Spanned<Size>>,
-        /// Size of `/dev/shm`. It, `tmp` and `workspace` have three quarters of `memory` at most.
+        /// Size of `/dev/shm`. It, `tmp` and `workspace` may have at most three quarters of
+        /// `memory`.
         ///
         /// Default: `"64M"`. Example: `"16M"`.
         pub shm: Option<Spanned<Size>>,
@@ -419,7 +435,7 @@ table! {
         ///
         /// Default: `100000`. Example: `20000`.
         pub inodes: Option<Spanned<u32>>,
-        /// Output, over both streams, at which a call is ended.
+        /// Total output of both streams at which a call is ended.
         ///
         /// Default: `"256M"`. Example: `"16M"`.
         pub output: Option<Spanned<Size>>,
@@ -434,7 +450,7 @@ table! {
         ///
         /// Default: `2`. Example: `4`.
         pub landlock_abi: Option<Spanned<u32>>,
-        /// Demand that a control group holds the memory; otherwise it is held as well as can be.
+        /// Require a control group that limits memory; otherwise the limit is best-effort.
         ///
         /// Default: `false`. Example: `true`.
         pub memory_cgroup: Option<bool>,
