@@ -133,7 +133,7 @@ pub struct Done {
 
 async fn call(link: &Link, grant: Grant) -> Result<Done> {
     let started = Instant::now();
-    let running = link.start(grant).await?;
+    let running = link.start(grant, None, None).await?;
     let meter = Arc::new(Meter::new(None));
     let stdout = Stream::new(running.stdout, KEPT_BYTES, Source::Stdout, &meter);
     let stderr = Stream::new(running.stderr, KEPT_BYTES, Source::Stderr, &meter);
@@ -205,7 +205,7 @@ impl Direct {
         self.runtime.block_on(async {
             let mut running = Vec::new();
             for _ in 0..many {
-                running.push(self.link.start(grant.clone()).await?);
+                running.push(self.link.start(grant.clone(), None, None).await?);
             }
             let seen = meanwhile();
             // Dropped, each is taken back.

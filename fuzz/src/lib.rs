@@ -46,7 +46,7 @@ pub use requests::{paths, requests};
 use rmcp::transport::Transport;
 use serde_json::Value;
 use service::session;
-use service::shell::{self, BashArgs};
+use service::shell::{self, ScriptArgs};
 use supervisor::protect::grammar::{self, Whole};
 
 /// A target by its name.
@@ -175,7 +175,9 @@ pub fn arguments(bytes: &[u8]) {
     }
     let Some(command) = command else { return };
     let timeout = timeout.map(|seconds| seconds.0);
-    let Ok(call) = shell::bash(BashArgs { command, stdin, cwd, env, timeout }) else { return };
+    let stdin = stdin.unwrap_or_default().into_bytes();
+    let args = ScriptArgs { command, stdin, cwd, env, timeout, ..ScriptArgs::default() };
+    let Ok(call) = shell::script("bash", args) else { return };
     for (name, value) in call.env.iter() {
         assert!(!name.starts_with("LD_") && !value.contains('\0'), "{name}={value}");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::record::Story;
+use model::outcome::Ended;
 
 /// Upper bounds of the duration classes in seconds; one more class has longer calls.
 pub const DURATION_BOUNDS: [f64; 13] =
@@ -62,13 +62,13 @@ impl Figures {
         self.count(tool, |counts| counts.invalid += 1);
     }
 
-    pub(crate) fn ended(&self, tool: &str, took: Duration, story: &Story<'_>) {
-        self.closed(tool, took, story.outcome.name());
+    pub(crate) fn ended(&self, tool: &str, took: Duration, ended: &Ended) {
+        self.closed(tool, took, ended.outcome.name());
         self.count(tool, |counts| {
-            let refused = story.denials.iter().map(|denied| u64::from(denied.count)).sum::<u64>();
+            let refused = ended.denials.iter().map(|denied| u64::from(denied.count)).sum::<u64>();
             counts.denied_system_calls = counts.denied_system_calls.saturating_add(refused);
-            counts.peak_memory = counts.peak_memory.max(story.usage.peak_memory);
-            let Some(network) = story.network else { return };
+            counts.peak_memory = counts.peak_memory.max(ended.usage.peak_memory);
+            let Some(network) = &ended.network else { return };
             let denied = network.denied.iter().map(|denied| denied.count).sum::<u64>();
             // Includes bytes of connections that earlier calls left open, as no other call counts
             // them.

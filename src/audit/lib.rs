@@ -25,9 +25,10 @@ use file::LogFile;
 pub use file::LogFileError;
 use model::call::{Call, ToolName};
 use model::egress::Connection;
-use model::outcome::in_words;
+use model::outcome::{Ended, in_words};
+use model::receipt::Receipt;
 use policy::{Denial, Grant, Principal};
-pub use record::{CallRecord, Story};
+pub use record::CallRecord;
 use record::{ConnectionEntry, Decision, Ending, Record};
 
 /// Treatment of calls while the log cannot be written.
@@ -280,12 +281,12 @@ impl LoggedCall {
     }
 
     /// Records how the call ended.
-    pub fn ended(mut self, story: &Story<'_>) {
+    pub fn ended(mut self, ended: &Ended, receipt: Option<&Receipt>) {
         let Some(Open { log, tool, since, figures }) = self.0.take() else { return };
         let took = since.elapsed();
-        figures.ended(&tool, took, story);
+        figures.ended(&tool, took, ended);
         if let Some((log, call)) = log {
-            log.note(Record::Outcome(Box::new(Ending::new(call, tool, took, story))));
+            log.note(Record::Outcome(Box::new(Ending::new(call, tool, took, ended, receipt))));
         }
     }
 

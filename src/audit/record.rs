@@ -8,10 +8,9 @@ use serde::Serialize;
 
 use super::chain::sha256;
 use model::call::{Call, Stdin, ToolName};
-use model::egress::Tally;
 use model::egress::{Connection, ConnectionEnd, Protocol};
 use model::job::Limits;
-use model::outcome::{DeniedBy, DeniedCall, Failure, Outcome, Timings, Usage};
+use model::outcome::{DeniedBy, DeniedCall, Ended, Failure, Outcome};
 use model::profile::calls;
 use model::receipt::Receipt;
 use policy::{Denial, Grant, Principal};
@@ -362,23 +361,17 @@ struct ReceiptFields {
     workspace: String,
 }
 
-/// Facts about a call that ended.
-#[derive(Debug, Clone, Copy)]
-pub struct Story<'a> {
-    pub outcome: &'a Outcome,
-    pub usage: &'a Usage,
-    pub timings: &'a Timings,
-    pub denials: &'a [DeniedCall],
-    pub receipt: Option<&'a Receipt>,
-    /// Network use, if the cell had a network.
-    pub network: Option<&'a Tally>,
-}
-
 impl Ending {
-    pub(crate) fn new(call: String, tool: ToolName, duration: Duration, story: &Story<'_>) -> Self {
+    pub(crate) fn new(
+        call: String,
+        tool: ToolName,
+        duration: Duration,
+        ended: &Ended,
+        receipt: Option<&Receipt>,
+    ) -> Self {
         let bare = Self::refused(call, tool, duration, "", String::new());
         let bare = Self { why: None, ..bare };
-        let named = match story.outcome {
+        let named = match &ended.outcome {
             Outcome::Exited { code } => Self { outcome: "exited", exit_code: Some(*code), ..bare },
             Outcome::Signaled { signal } => {
                 Self { outcome: "signaled", signal: Some(*signal), ..bare }
@@ -390,19 +383,20 @@ impl Ending {
                 Self { outcome: "failed", why: Some(reason(failure)), ..bare }
             }
         };
-        let denials = story.denials.iter().take(MAX_LISTED);
+        let denials = ended.denials.iter().take(MAX_LISTED);
         Self {
             usage: Some(UsageFields {
-                wall_ms: millis(story.usage.wall),
-                user_ms: millis(story.usage.user),
-                system_ms: millis(story.usage.system),
-                peak_memory: story.usage.peak_memory,
-                built_us: story.timings.built.as_micros(),
+                wall_ms: millis(ended.usage.wall),
+                user_ms: millis(ended.usage.user),
+                system_ms: millis(ended.usage.system),
+                peak_memory: ended.usage.peak_memory,
+                built_us: ended.timings.built.as_micros(),
             }),
             denials: denials.map(|denied| (denied_name(denied), denied.count)).collect(),
-            receipt: story.receipt.map(ReceiptFields::new),
-            connections_unlisted: story
+            receipt: receipt.map(ReceiptFields::new),
+            connections_unlisted: ended
                 .network
+                .as_ref()
                 .map(|network| network.unlisted)
                 .filter(|unlisted| *unlisted > 0),
             ..named

@@ -285,9 +285,9 @@ impl RunAnswer {
         Self {
             stdout: report.stdout.text.clone(),
             stderr: report.stderr.text.clone(),
-            exit_code: report.outcome.exit_code(),
+            exit_code: report.ended.outcome.exit_code(),
             duration_ms,
-            outcome: report.outcome.name(),
+            outcome: report.ended.outcome.name(),
             timeout_seconds: report.timeout.as_secs_f64(),
             error: report.error(),
             hint: report.hint().map(str::to_owned),

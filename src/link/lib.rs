@@ -213,42 +213,18 @@ impl Link {
         }
     }
 
-    /// Starts a granted job. Returns when its cell has passed its checks and the job is handed
-    /// over.
+    /// Starts a granted job, in the shell of a session if given. Returns when its cell has passed its checks and the job
+    /// is handed over. Its connections are reported to `listener`.
     ///
     /// # Errors
     /// Why the cell or the program in it could not start; nothing ran.
-    pub async fn start(&self, grant: Grant) -> Result<Running, Failure> {
-        self.start_job(grant.into_job(), None).await
-    }
-
-    /// Like [`Link::start`], in a session if given, and reports the connections of the call to
-    /// `listener`.
-    ///
-    /// # Errors
-    /// Same as [`Link::start`].
-    pub async fn start_heard(
+    pub async fn start(
         &self,
         grant: Grant,
         within: Option<Within>,
         listener: Option<ConnectionListener>,
     ) -> Result<Running, Failure> {
-        self.start_job(Job { session: within, ..grant.into_job() }, listener).await
-    }
-
-    /// Like [`Link::start`], in the shell of a session.
-    ///
-    /// # Errors
-    /// Same as [`Link::start`].
-    pub async fn start_within(&self, grant: Grant, within: Within) -> Result<Running, Failure> {
-        self.start_heard(grant, Some(within), None).await
-    }
-
-    async fn start_job(
-        &self,
-        job: Job,
-        listener: Option<ConnectionListener>,
-    ) -> Result<Running, Failure> {
+        let job = Job { session: within, ..grant.into_job() };
         let (sender, started) = oneshot::channel();
         let call = self.shared.register_call(sender)?;
         if let Some(listener) = listener {

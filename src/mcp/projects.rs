@@ -31,7 +31,7 @@ use projects::{
     AskedCompletion, AskedResource, CompletionRequest, Project, ResourceContent, SUGGESTIONS,
     ScriptEnd, ScriptError, ScriptLaunch, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
 };
-use service::CallReport;
+use service::Report;
 use service::refused::{Refused, RefusedKind};
 
 /// Extension of MCP by which a client says that it shows pages.
@@ -368,7 +368,7 @@ fn end(outcome: &Outcome) -> ScriptEnd {
 }
 
 /// Returns the part of standard error that is kept.
-fn last(report: &CallReport) -> Vec<u8> {
+fn last(report: &Report) -> Vec<u8> {
     report.stderr.whole().unwrap_or_else(|| report.stderr.tail().to_vec())
 }
 

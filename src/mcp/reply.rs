@@ -57,7 +57,7 @@ pub(super) fn status(report: &CommandReport) -> String {
     } else {
         "output above is what it had printed"
     };
-    let mut end = match (&report.outcome, report.error()) {
+    let mut end = match (&report.ended.outcome, report.error()) {
         (Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled, Some(error)) => {
             format!("{error}; {printed}")
         }
@@ -86,7 +86,7 @@ pub(super) fn status(report: &CommandReport) -> String {
     }
     line.push(']');
     if let Some(session) = &report.session {
-        session.notes(&report.outcome).iter().for_each(|note| push_note(&mut line, note));
+        session.notes(&report.ended.outcome).iter().for_each(|note| push_note(&mut line, note));
     }
     if let Some(place) = &report.absent_program {
         push_note(&mut line, place);
@@ -98,11 +98,11 @@ pub(super) fn status(report: &CommandReport) -> String {
     if let Some(note) = report.unguarded() {
         push_note(&mut line, &note);
     }
-    for told in report.network.iter().flat_map(network::lines) {
+    for told in report.ended.network.iter().flat_map(network::lines) {
         line.push('\n');
         line.push_str(&told);
     }
-    if let Some(changed) = &report.files_changed {
+    if let Some(changed) = &report.ended.files_changed {
         line.push('\n');
         line.push_str(&changes::line(changed));
     }

@@ -7,36 +7,33 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::*;
-use model::outcome::{DENIALS_COUNTED, Failure, LimitKind, Timings, Usage};
+use model::outcome::{DENIALS_COUNTED, Ended, Failure, LimitKind, Usage};
 use service::denied::DenialReport;
 use service::report::{
     Calculated, Exact, Renewed, SessionReport, ShellState, StreamReport, ValueOrigin,
 };
 
 fn ran(outcome: Outcome) -> CommandReport {
+    let usage = Usage {
+        wall: Duration::from_millis(12),
+        user: Duration::from_millis(1),
+        system: Duration::from_millis(3),
+        peak_memory: 3_145_728,
+        ..Usage::default()
+    };
     CommandReport {
+        ended: Ended { outcome, usage, ..Ended::failed(Failure::Lost) },
         absent_program: None,
-        outcome,
         stdout: StreamReport::default(),
         stderr: StreamReport::default(),
-        usage: Usage {
-            wall: Duration::from_millis(12),
-            user: Duration::from_millis(1),
-            system: Duration::from_millis(3),
-            peak_memory: 3_145_728,
-            ..Usage::default()
-        },
         denials: Vec::new(),
         cwd: "/workspace".to_owned(),
         timeout: Duration::from_secs(600),
         clamped: Clamped::No,
         receipt: None,
-        timings: Timings::default(),
         unrecorded: None,
         output_id: None,
         session: None,
-        files_changed: None,
-        network: None,
     }
 }
 

@@ -271,7 +271,7 @@ impl Server {
             .map_err(|invalid| bad(invalid.to_string()))?;
         let report = self.script(template.tool, inspect::complete(&prefix), context).await;
         let report = report.map_err(|refused| failed(&refused))?;
-        if report.outcome != (Outcome::Exited { code: 0 }) {
+        if report.ended.outcome != (Outcome::Exited { code: 0 }) {
             return Err(ErrorData::internal_error(reply::status(&report), None));
         }
         let mut values: Vec<String> = report.stdout.text.lines().map(str::to_owned).collect();

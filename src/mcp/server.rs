@@ -257,7 +257,8 @@ impl Server {
             return Err(refused);
         }
         match self.declared(name) {
-            Some(declared) => self.command(declared, arguments, context).await,
+            // Boxed: every call would be as large as this one, and is moved several times before it runs.
+            Some(declared) => Box::pin(self.command(declared, arguments, context)).await,
             None => self.call_built_in(name, arguments, context).await,
         }
     }

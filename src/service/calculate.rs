@@ -10,7 +10,7 @@ use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::{Failure, LimitKind, Outcome};
 use model::receipt::Receipt;
 
-use super::{CallReport, Caller, Refusal};
+use super::{Caller, Refusal, Report};
 use crate::workbench::Workbench;
 
 /// Runs bc in cells, until cancelled.
@@ -19,7 +19,7 @@ pub(crate) struct InCells<'bench> {
     workbench: &'bench Workbench,
     caller: Caller,
     /// Of the last cell that ran, without its output: a calculation may need several, all of one profile.
-    last: Mutex<Option<CallReport>>,
+    last: Mutex<Option<Report>>,
     /// Why a cell was refused.
     refusal: Mutex<Option<Refusal>>,
     /// When the time that was asked for ends, and that time.
@@ -68,7 +68,7 @@ impl<'bench> InCells<'bench> {
     pub(crate) fn keep(&self, result: &str) -> Option<String> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let stdout = Captured::of(result.as_bytes());
-        self.workbench.keep(&CallReport { stdout, ..last })
+        self.workbench.keep(&Report { stdout, ..last })
     }
 }
 
@@ -124,9 +124,9 @@ fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, Inv
     })
 }
 
-fn ended(report: &CallReport) -> Result<BcRun, CalcError> {
+fn ended(report: &Report) -> Result<BcRun, CalcError> {
     let stderr = String::from_utf8_lossy(report.stderr.head()).into_owned();
-    match &report.outcome {
+    match &report.ended.outcome {
         Outcome::Exited { code: 0 } => {
             let Some(stdout) = report.stdout.whole() else {
                 return Err(CalcError::Limit(LimitKind::Output));
@@ -134,7 +134,7 @@ fn ended(report: &CallReport) -> Result<BcRun, CalcError> {
             Ok(BcRun {
                 stdout: String::from_utf8_lossy(&stdout).into_owned(),
                 stderr,
-                took: report.usage.wall,
+                took: report.ended.usage.wall,
             })
         }
         // bc says so when it gets no more memory, and exits.
@@ -163,12 +163,12 @@ fn ended(report: &CallReport) -> Result<BcRun, CalcError> {
 #[cfg(test)]
 mod tests {
     use calc::{PRECISION, calculate, calculate_advanced};
-    use model::call::Cwd;
     use model::job::Limits;
-    use model::outcome::{Timings, Usage};
+    use model::outcome::Ended;
     use profile::Profiles;
 
     use super::*;
+    use crate::report::Clamped;
 
     #[test]
     fn a_calculation_differs_in_its_input_alone_from_what_its_profile_executes_ahead() {
@@ -185,20 +185,15 @@ mod tests {
         let seconds = Duration::from_secs;
         let told = |outcome: Outcome, wall: u64, cpu: u64| {
             let limits = Limits { wall: seconds(wall), cpu: seconds(cpu), ..Limits::none() };
-            let report = CallReport {
-                outcome,
-                usage: Usage::default(),
-                denials: Vec::new(),
-                timings: Timings::default(),
+            let report = Report {
+                ended: Ended { outcome, ..Ended::failed(Failure::Lost) },
                 receipt: None,
                 stdout: Captured::of(&[]),
                 stderr: Captured::of(&[]),
-                files_changed: None,
-                network: None,
-                cwd: Cwd::tmp(),
+                cwd: "/tmp".to_owned(),
                 limits,
-                clamped: false,
-                duration: Duration::ZERO,
+                clamped: Clamped::No,
+                took: Duration::ZERO,
             };
             ended(&report).map_err(|error| error.to_string())
         };

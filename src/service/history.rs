@@ -114,8 +114,8 @@ impl History {
     pub fn add(&self, report: &CommandReport, asked: ExecRequest) {
         let began = report.session.as_ref().map_or(&report.cwd, |session| &session.began);
         let printed = report.stdout.bytes + report.stderr.bytes;
-        let ended = EntryState::ended(&report.outcome, report.usage.wall, printed);
-        self.push(clock::ago(report.usage.wall), began, ended, asked);
+        let ended = EntryState::ended(&report.ended.outcome, report.ended.usage.wall, printed);
+        self.push(clock::ago(report.ended.usage.wall), began, ended, asked);
     }
 
     /// Records a command that continues as a job.

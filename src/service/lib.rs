@@ -35,17 +35,17 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use audit::{Story, Unrecorded};
+use audit::Unrecorded;
 use capture::tap::Tap;
 use capture::{Captured, Produced};
-use model::call::{Call, Correlation, Cwd};
-use model::egress::Tally;
+use model::call::{Call, Correlation};
 use model::job::Limits;
-use model::outcome::{DeniedCall, FilesChanged, Outcome, Timings, Usage};
+use model::outcome::{Ended, Failure};
 use model::receipt::Receipt;
-use policy::Denial;
+use policy::{Denial, Grant};
 
 pub use executor::{Executor, Scope, Setup};
+use report::Clamped;
 
 /// The waiting side of a call: its means to cancel the call, and to count and read output
 /// meanwhile.
@@ -109,39 +109,37 @@ pub enum Refusal {
     Job(#[from] session::NoJob),
 }
 
-/// Report of one call, with everything a reply is made of.
+/// What became of one call, with its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallReport {
-    pub outcome: Outcome,
-    pub usage: Usage,
-    pub denials: Vec<DeniedCall>,
-    pub timings: Timings,
+pub struct Report {
+    /// Its end, as the supervisor reported it.
+    pub ended: Ended,
     /// Absent if no cell was made: the start failed, or the call was cancelled while it waited.
     pub receipt: Option<Receipt>,
     pub stdout: Captured,
     pub stderr: Captured,
-    pub files_changed: Option<FilesChanged>,
-    /// Use of its network, if it had one and used it.
-    pub network: Option<Tally>,
     /// Directory in which the program started.
-    pub cwd: Cwd,
+    pub cwd: String,
     /// Limits in force, wall time among them.
     pub limits: Limits,
-    /// True if the call had asked for more time than it got.
-    pub clamped: bool,
+    /// `Yes` if the call had asked for more time than it got.
+    pub clamped: Clamped,
     /// Time from the grant to the end of the output, waiting included.
-    pub duration: Duration,
+    pub took: Duration,
 }
 
-impl CallReport {
-    fn story(&self) -> Story<'_> {
-        Story {
-            outcome: &self.outcome,
-            usage: &self.usage,
-            timings: &self.timings,
-            denials: &self.denials,
-            receipt: self.receipt.as_ref(),
-            network: self.network.as_ref(),
+impl Report {
+    /// Makes the report of a granted call of which nothing has run yet.
+    fn of(grant: &Grant) -> Self {
+        Self {
+            ended: Ended::failed(Failure::Supervisor),
+            receipt: None,
+            stdout: Captured::of(b""),
+            stderr: Captured::of(b""),
+            cwd: grant.job().cwd.as_str().to_owned(),
+            limits: grant.job().limits,
+            clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
+            took: Duration::ZERO,
         }
     }
 }

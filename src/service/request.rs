@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use crate::files::ClerkRequest;
-use crate::session::{Eof, Offsets, Restart, Stop};
-use crate::shell::{BashArgs, ScriptArgs};
+use crate::session::{Eof, Offsets, Restart, Retention, Stop};
+use crate::shell::ScriptArgs;
 use capture::grep::Pattern;
 use capture::lines::Wanted;
-use model::call::{Cwd, FilePath};
+use model::call::{Call, Cwd, FilePath};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::shells::ShellKind;
 
@@ -27,33 +27,23 @@ pub enum BashRequest {
     End {
         session: String,
     },
-    Run(Box<SessionCommand>),
+    Run {
+        command: Box<SessionCommand>,
+        shown: Shown,
+    },
 }
 
 /// A command for the shell of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionCommand {
     pub session: String,
+    pub call: Call,
     /// The shell that the session must have; `None`: the one it has.
     pub shell: Option<ShellKind>,
     /// Restart of the shell before the command.
     pub restart: Restart,
-    pub args: BashArgs,
-    pub input: CommandInput,
     pub wait: Wait,
-    pub shown: Shown,
-}
-
-/// Standard input of a command.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum CommandInput {
-    /// The text that came with the command, and then its end.
-    #[default]
-    Given,
-    /// A text, after which the input stays open.
-    Open,
-    /// A new terminal.
-    Terminal,
+    pub kept: Retention,
 }
 
 /// The one place that a download reaches.
@@ -74,6 +64,8 @@ pub enum Wait {
     Background,
     /// Until the command's end, even past the operator's time for becoming a job: the client need not wait.
     Beyond,
+    /// Until the command's end; it never becomes a job.
+    ToTheEnd,
 }
 
 impl Wait {
@@ -82,7 +74,7 @@ impl Wait {
     pub fn in_a_task(self) -> Self {
         match self {
             Self::Foreground | Self::Beyond => Self::Beyond,
-            Self::Background => Self::Background,
+            Self::Background | Self::ToTheEnd => self,
         }
     }
 }

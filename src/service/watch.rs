@@ -11,8 +11,7 @@ use tokio::sync::mpsc;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{Instant, timeout};
 
-use crate::Caller;
-use crate::workbench::Observed;
+use crate::{Caller, Report};
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{KEPT_BYTES, Meter};
@@ -71,13 +70,13 @@ pub(crate) async fn reported(ended: Receiver<Ended>, limits: &Limits, end: &impl
     reported.ok().and_then(Result::ok).unwrap_or_else(|| Ended::failed(Failure::Supervisor))
 }
 
-/// Follows `running` until its end is reported and its output read.
+/// Follows `running` until its end is reported and its output read, and completes its report.
 pub(super) async fn to_the_end(
     running: Running,
-    limits: &Limits,
+    report: Report,
     keep: usize,
     caller: &Caller,
-) -> Observed {
+) -> Report {
     // Dropping the rest of `running` cancels the call if this function returns early.
     let Running { receipt, stdin, stdout, stderr, control, ended, .. } = running;
     // Where nothing comes, the end of the input comes at once: a pipe would only keep the program waiting.
@@ -85,14 +84,15 @@ pub(super) async fn to_the_end(
         // It ends with the pieces, or with the cell.
         tokio::spawn(feed(stdin, pieces))
     });
-    let (mut seen, drained_in) =
-        follow((stdout, stderr), keep, ended, control.clone(), limits, caller).await;
+    let (mut report, drained_in) =
+        follow(report, (stdout, stderr), keep, ended, control.clone(), caller).await;
     if let Some(feeding) = feeding {
         feeding.abort();
     }
     control.drained(drained_in);
-    seen.ended.timings.drain = drained_in;
-    Observed { receipt: Some(receipt), ..seen }
+    report.ended.timings.drain = drained_in;
+    report.receipt = Some(receipt);
+    report
 }
 
 /// Passes pieces of input on, as long as the program takes them.
@@ -105,20 +105,21 @@ async fn feed(mut stdin: pipe::Sender, mut pieces: mpsc::Receiver<Vec<u8>>) {
     }
 }
 
-/// Returns the observations, and the time that output was read after the report of the end.
+/// Returns the report with end and output, and the time that output was read after the report of the end.
 async fn follow(
+    report: Report,
     (stdout, stderr): (pipe::Receiver, pipe::Receiver),
     keep: usize,
     ended: Receiver<Ended>,
     end: impl End,
-    limits: &Limits,
     caller: &Caller,
-) -> (Observed, Duration) {
+) -> (Report, Duration) {
+    let limits = report.limits;
     let meter = Arc::new(Meter::counting(limits.output, caller.produced.clone()));
     let out = Stream::new(stdout, keep, Source::Stdout, &meter);
     let err = Stream::new(stderr, KEPT_BYTES, Source::Stderr, &meter);
     let following = Arc::new(Following { tap: caller.tap.clone(), end });
-    let mut reported = pin!(reported(ended, limits, &following.end));
+    let mut reported = pin!(reported(ended, &limits, &following.end));
     let mut draining =
         Box::pin(async { tokio::join!(out.to_the_end(&following), err.to_the_end(&following)) });
     let mut drained = false;
@@ -145,7 +146,7 @@ async fn follow(
     drop(draining);
     let stdout = out.into_captured();
     let stderr = err.into_captured();
-    (Observed { ended, receipt: None, stdout, stderr }, reported.elapsed())
+    (Report { ended, stdout, stderr, ..report }, reported.elapsed())
 }
 
 #[cfg(test)]
@@ -155,6 +156,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::report::Clamped;
     use capture::Captured;
     use model::outcome::{LimitKind, Outcome};
 
@@ -217,10 +219,23 @@ mod tests {
         Ok(Call { out, stdout, err, stderr, fake, ended })
     }
 
-    fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Observed {
+    fn seen(outcome: Outcome, stdout: &[u8], stderr: &[u8]) -> Report {
         let stdout = Captured::of(stdout);
         let stderr = Captured::of(stderr);
-        Observed { ended: with(outcome), receipt: None, stdout, stderr }
+        Report { ended: with(outcome), stdout, stderr, ..blank(None) }
+    }
+
+    fn blank(output: Option<u64>) -> Report {
+        Report {
+            ended: with(Outcome::Cancelled),
+            receipt: None,
+            stdout: Captured::of(b""),
+            stderr: Captured::of(b""),
+            cwd: "/workspace".to_owned(),
+            limits: limits(output),
+            clamped: Clamped::No,
+            took: Duration::ZERO,
+        }
     }
 
     #[tokio::test]
@@ -232,7 +247,7 @@ mod tests {
         fake.tell(Outcome::Exited { code: 3 });
         let never = Caller::default();
         let (observed, _) =
-            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
+            follow(blank(None), (stdout, stderr), KEPT_BYTES, ended, fake, &never).await;
         assert_eq!(observed, seen(Outcome::Exited { code: 3 }, b"to stdout", b"to stderr"));
         Ok(())
     }
@@ -245,7 +260,7 @@ mod tests {
         caller.cancel.cancel();
         drop((out, err));
         let (observed, _) =
-            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &caller).await;
+            follow(blank(None), (stdout, stderr), KEPT_BYTES, ended, fake, &caller).await;
         assert_eq!(observed, seen(Outcome::Cancelled, b"partial", b""));
         Ok(())
     }
@@ -258,8 +273,9 @@ mod tests {
         drop((out, err));
         let never = Caller::default();
         let (observed, _) =
-            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(Some(9)), &never).await;
-        assert_eq!(observed, seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890"));
+            follow(blank(Some(9)), (stdout, stderr), KEPT_BYTES, ended, fake, &never).await;
+        let expected = seen(Outcome::Limit(LimitKind::Output), b"12345", b"67890");
+        assert_eq!(observed, Report { limits: limits(Some(9)), ..expected });
         Ok(())
     }
 
@@ -271,7 +287,7 @@ mod tests {
         let start = Instant::now();
         let never = Caller::default();
         let (observed, _) =
-            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await;
+            follow(blank(None), (stdout, stderr), KEPT_BYTES, ended, fake, &never).await;
         assert_eq!(observed, seen(Outcome::Exited { code: 0 }, b"before", b""));
         assert!(start.elapsed() <= 2 * DRAIN_PAUSE);
         drop((out, err));
@@ -285,7 +301,7 @@ mod tests {
         let Call { out, stdout, err, stderr, fake, ended } = call()?;
         drop((out, err, fake.0.lock().ok().and_then(|mut slot| slot.take())));
         assert_eq!(
-            follow((stdout, stderr), KEPT_BYTES, ended, fake, &limits(None), &never).await.0,
+            follow(blank(None), (stdout, stderr), KEPT_BYTES, ended, fake, &never).await.0,
             failed()
         );
 
@@ -293,7 +309,7 @@ mod tests {
         let other = Fake(Arc::new(Mutex::new(None)));
         drop((out, err));
         assert_eq!(
-            follow((stdout, stderr), KEPT_BYTES, ended, other, &limits(None), &never).await.0,
+            follow(blank(None), (stdout, stderr), KEPT_BYTES, ended, other, &never).await.0,
             failed()
         );
         Ok(())

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::queue::{Queue, Turn};
-use crate::{CallReport, Caller, Refusal, session, watch};
-use audit::{Audit, LoggedCall, Story};
-use capture::{Captured, KEPT_BYTES};
+use crate::{Caller, Refusal, Report, session, watch};
+use audit::{Audit, LoggedCall};
+use capture::KEPT_BYTES;
 use config::Loaded;
 use link::{ConnectionListener, Link};
 use model::call::Call;
-use model::job::{Limits, ListChanges, Workspace};
-use model::outcome::{Ended, Failure, Outcome};
-use model::receipt::Receipt;
+use model::job::{ListChanges, Workspace};
+use model::outcome::{Ended, Outcome};
 use policy::flags::Changes;
 use policy::tools::{Runs, ToolSpec};
 use policy::{Grant, JobContext, Principal};
@@ -125,40 +124,24 @@ impl Workbench {
         call: Call,
         options: RunOptions<'_>,
         caller: &Caller,
-    ) -> Result<CallReport, Refusal> {
+    ) -> Result<Report, Refusal> {
         let RunOptions { surroundings, keep, queue } = options;
         let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         let started = Instant::now();
-        let limits = grant.job().limits;
-        let cwd = grant.job().cwd.clone();
-        let clamped = grant.clamped();
-        let seen = match queue.turn(&self.principal, &caller.cancel).await {
+        let mut report = Report::of(&grant);
+        match queue.turn(&self.principal, &caller.cancel).await {
             Ok(Turn::Yours(_turn)) => {
-                self.seen(grant, heard(&entry), &limits, (keep, caller)).await
+                report = self.in_cell(grant, heard(&entry), report, (keep, caller)).await;
             }
-            Ok(Turn::Cancelled) => Observed::nothing(Outcome::Cancelled),
+            Ok(Turn::Cancelled) => report.ended.outcome = Outcome::Cancelled,
             Err(full) => {
                 entry.refused(full.to_string());
                 return Err(full);
             }
-        };
-        let report = CallReport {
-            outcome: seen.ended.outcome,
-            usage: seen.ended.usage,
-            denials: seen.ended.denials,
-            timings: seen.ended.timings,
-            receipt: seen.receipt,
-            stdout: seen.stdout,
-            stderr: seen.stderr,
-            files_changed: seen.ended.files_changed,
-            network: seen.ended.network,
-            cwd,
-            limits,
-            clamped,
-            duration: started.elapsed(),
-        };
-        tracing::debug!(outcome = report.outcome.name(), "ended");
-        entry.ended(&report.story());
+        }
+        report.took = started.elapsed();
+        tracing::debug!(outcome = report.ended.outcome.name(), "ended");
+        entry.ended(&report.ended, report.receipt.as_ref());
         Ok(report)
     }
 
@@ -201,13 +184,13 @@ impl Workbench {
     }
 
     /// Starts the cell of a granted call, and follows it to its end.
-    async fn seen(
+    async fn in_cell(
         &self,
         grant: Grant,
         heard: Option<ConnectionListener>,
-        limits: &Limits,
+        report: Report,
         (keep, caller): (usize, &Caller),
-    ) -> Observed {
+    ) -> Report {
         // Cancelling does not stop this step: a cell that is being handed over must be ended by its
         // control, and the supervisor bounds the time of a start.
         let opening = self.open_beside(&grant, caller).await;
@@ -220,13 +203,13 @@ impl Workbench {
             self.sessions.set_open(id, true);
         }
         let started =
-            session::until_sent(opening, self.shared.link.start_heard(grant, None, heard)).await;
+            session::until_sent(opening, self.shared.link.start(grant, None, heard)).await;
         if let (Some(id), Err(_)) = (begun, &started) {
             self.sessions.set_open(id, false);
         }
         match started {
-            Err(failure) => Observed::nothing(Outcome::Failed(failure)),
-            Ok(running) => watch::to_the_end(running, limits, keep, caller).await,
+            Err(failure) => Report { ended: Ended::failed(failure), ..report },
+            Ok(running) => watch::to_the_end(running, report, keep, caller).await,
         }
     }
 }
@@ -235,32 +218,4 @@ impl Workbench {
 pub(crate) fn heard(entry: &LoggedCall) -> Option<ConnectionListener> {
     let log = entry.connections()?;
     Some(ConnectionListener::new(move |connection| log.closed(&connection)))
-}
-
-/// Observations of a call that had its turn.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Observed {
-    pub(crate) ended: Ended,
-    pub(crate) receipt: Option<Receipt>,
-    pub(crate) stdout: Captured,
-    pub(crate) stderr: Captured,
-}
-
-impl Observed {
-    pub(crate) fn story(&self) -> Story<'_> {
-        Story {
-            outcome: &self.ended.outcome,
-            usage: &self.ended.usage,
-            timings: &self.ended.timings,
-            denials: &self.ended.denials,
-            receipt: self.receipt.as_ref(),
-            network: self.ended.network.as_ref(),
-        }
-    }
-
-    /// Makes the observations of a call of which nothing ran.
-    pub(crate) fn nothing(outcome: Outcome) -> Self {
-        let ended = Ended { outcome, ..Ended::failed(Failure::Supervisor) };
-        Self { ended, receipt: None, stdout: Captured::of(b""), stderr: Captured::of(b"") }
-    }
 }

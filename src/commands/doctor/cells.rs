@@ -15,7 +15,7 @@ use model::shells::ShellKind;
 use model::wire::Ready;
 use policy::{Grant, Policy};
 use profile::Profiles;
-use service::shell::BashArgs;
+use service::shell::ScriptArgs;
 
 /// Profiles that are tried always, with the arguments and the input of the program that runs in them.
 const DEFAULTS: [(&str, &[&str], &str); 2] =
@@ -109,8 +109,8 @@ fn prepare_profile(
 
 /// Prepares a command in a session of the default shell.
 fn prepare_session(settings: &Settings) -> Option<Trial> {
-    let arguments = BashArgs { command: "true".to_owned(), ..BashArgs::default() };
-    let call = service::shell::bash(arguments).ok()?;
+    let arguments = ScriptArgs { command: "true".to_owned(), ..ScriptArgs::default() };
+    let call = service::shell::script("bash", arguments).ok()?;
     let name = ProfileName::new("bash")?;
     let grant = Policy::operator(call, settings.profile(&name).ok()?, Workspace::Fresh);
     Some(Trial { layer: SESSION.to_owned(), grant, kind: TrialKind::Session })
@@ -152,8 +152,8 @@ async fn run_one(link: &Link, grant: Grant, kind: TrialKind) -> (ProbeResult, Op
         shell: ShellKind::Bash,
     };
     let started = match kind {
-        TrialKind::Session => link.start_within(grant, within).await,
-        TrialKind::Program | TrialKind::Cell => link.start(grant).await,
+        TrialKind::Session => link.start(grant, Some(within), None).await,
+        TrialKind::Program | TrialKind::Cell => link.start(grant, None, None).await,
     };
     let running = match started {
         Ok(running) => running,

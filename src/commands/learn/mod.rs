@@ -150,7 +150,7 @@ async fn conduct(
     let link = Link::attach(socket).map_err(|error| {
         CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
     })?;
-    let running = link.start(grant).await?;
+    let running = link.start(grant, None, None).await?;
     // Both streams go to standard error: standard output is for the TOML alone.
     let to_stderr = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
     let mut stdout = to_stderr();

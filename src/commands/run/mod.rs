@@ -23,7 +23,7 @@ use crate::commands::terminal::end_signals::EndSignals;
 use crate::commands::terminal::filtered_output::FilteredOutput;
 use crate::commands::terminal::{self, Conversation, OperatorTerminal};
 use crate::commands::{settings, start};
-use audit::{Audit, LoggedCall, Story};
+use audit::{Audit, LoggedCall};
 use link::{ConnectionListener, Control, Link, Running};
 use model::accounts;
 use model::call::Asked;
@@ -119,11 +119,11 @@ async fn conduct(
     }
     let heard = entry.connections();
     let heard = heard.map(|log| ConnectionListener::new(move |connection| log.closed(&connection)));
-    let running = match link.start_heard(grant, None, heard).await {
+    let running = match link.start(grant, None, heard).await {
         Ok(running) => running,
         Err(failure) => {
             let ended = Ended::failed(failure.clone());
-            entry.ended(&story(&ended, None));
+            entry.ended(&ended, None);
             if terms.format == OutputFormat::Live {
                 return Err(terms.failed(&failure));
             }
@@ -211,10 +211,8 @@ impl Terms {
     ) -> CommandReport {
         CommandReport {
             absent_program: None,
-            outcome: ended.outcome,
             stdout: stream(stdout),
             stderr: stream(stderr),
-            usage: ended.usage,
             denials: ended
                 .denials
                 .iter()
@@ -224,12 +222,10 @@ impl Terms {
             timeout: self.timeout,
             clamped: self.clamped,
             receipt,
-            timings: ended.timings,
             unrecorded: self.audit.trouble(),
             output_id: None,
             session: None,
-            files_changed: None,
-            network: ended.network,
+            ended: Ended { files_changed: None, ..ended },
         }
     }
 }
@@ -241,12 +237,6 @@ fn stream(head: Head) -> StreamReport {
         bytes: head.bytes,
         cut: if whole { Cut::Whole } else { Cut::HeadAndTail },
     }
-}
-
-/// Builds the audit record of an end.
-fn story<'a>(ended: &'a Ended, receipt: Option<&'a Receipt>) -> Story<'a> {
-    let Ended { outcome, usage, denials, timings, network, .. } = ended;
-    Story { outcome, usage, timings, denials, receipt, network: network.as_ref() }
 }
 
 async fn live(
@@ -274,7 +264,7 @@ async fn live(
             Conversation { ended, cancellation: taken_back, is_read: true }
         }
     };
-    entry.ended(&story(&ended, Some(&receipt)));
+    entry.ended(&ended, Some(&receipt));
     let code = exit::code(&ended.outcome, taken_back);
     if !is_read {
         return Ok(code);
@@ -307,13 +297,13 @@ async fn collected(
     let mut stderr = Head::default();
     let (ended, taken_back) =
         follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
-    entry.ended(&story(&ended, Some(&receipt)));
+    entry.ended(&ended, Some(&receipt));
     print_json(&terms.report(ended, stdout, stderr, Some(receipt)), taken_back)
 }
 
 fn print_json(report: &CommandReport, taken_back: Option<Cancellation>) -> Result<u8, CliError> {
     print_out(&format!("{}\n", report.whole()))?;
-    Ok(exit::code(&report.outcome, taken_back))
+    Ok(exit::code(&report.ended.outcome, taken_back))
 }
 
 /// Carries the streams until the call has ended, and cancels it if the user does.

@@ -100,7 +100,7 @@ pub(crate) fn read<T>(
 
 /// Refuses a script that did not end with 0.
 pub(crate) fn check_exit(report: &CommandReport) -> Result<(), Refused> {
-    match report.outcome {
+    match report.ended.outcome {
         Outcome::Exited { code: 0 } => Ok(()),
         Outcome::Exited { .. }
         | Outcome::Signaled { .. }
@@ -114,7 +114,7 @@ pub(crate) fn check_exit(report: &CommandReport) -> Result<(), Refused> {
 /// Makes the failure of a script that gave no answer: its own message, else its outcome.
 pub(crate) fn failed(report: &CommandReport) -> Refused {
     let said = report.stderr.text.trim_end();
-    let message = match (&report.outcome, said) {
+    let message = match (&report.ended.outcome, said) {
         (Outcome::Exited { .. }, said) if !said.is_empty() => said.to_owned(),
         _ => super::reply::status(report),
     };

@@ -22,15 +22,15 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
     let mut fields = json!({
         "stdout": report.stdout.text,
         "stderr": error,
-        "exit_code": report.outcome.exit_code(),
-        "execution_time_ms": millis(report.usage.wall),
+        "exit_code": report.ended.outcome.exit_code(),
+        "execution_time_ms": millis(report.ended.usage.wall),
         "working_dir": report.cwd,
         "command": command,
     });
-    if let (Some(changed), Some(fields)) = (&report.files_changed, fields.as_object_mut()) {
+    if let (Some(changed), Some(fields)) = (&report.ended.files_changed, fields.as_object_mut()) {
         fields.insert("files_changed".to_owned(), changes::fields(changed));
     }
-    if let (Some(tally), Some(fields)) = (&report.network, fields.as_object_mut()) {
+    if let (Some(tally), Some(fields)) = (&report.ended.network, fields.as_object_mut()) {
         fields.insert("network".to_owned(), network::fields(tally));
     }
     if let (true, Some(fields)) = (are_cut(&report.stdout, &report.stderr), fields.as_object_mut())
@@ -45,7 +45,7 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
         reply::push_story(fields, report);
     }
     let mut result = reply::result(reply::pretty(&fields), report.is_error());
-    let plain = matches!(report.outcome, Outcome::Exited { .. })
+    let plain = matches!(report.ended.outcome, Outcome::Exited { .. })
         && report.denials.is_empty()
         && !are_cut(&report.stdout, &report.stderr)
         && report.clamped == Clamped::No;

@@ -26,12 +26,12 @@ impl AfterFailure {
 
 /// Returns true if a step exited with 0.
 pub fn succeeded(report: &CommandReport) -> bool {
-    report.outcome == (Outcome::Exited { code: 0 })
+    report.ended.outcome == (Outcome::Exited { code: 0 })
 }
 
 /// Returns true if no step may follow: cancelling a call ends all of it.
 pub(crate) fn is_final(report: &CommandReport) -> bool {
-    report.outcome == Outcome::Cancelled
+    report.ended.outcome == Outcome::Cancelled
 }
 
 /// Amount of a step's standard output in a reply.
@@ -80,8 +80,8 @@ impl Steps {
         fields.extend([
             ("stdout_bytes".to_owned(), Value::from(report.stdout.bytes)),
             ("stderr".to_owned(), Value::from(streams.stderr)),
-            ("exit_code".to_owned(), Value::from(report.outcome.exit_code())),
-            ("execution_time_ms".to_owned(), Value::from(millis(report.usage.wall))),
+            ("exit_code".to_owned(), Value::from(report.ended.outcome.exit_code())),
+            ("execution_time_ms".to_owned(), Value::from(millis(report.ended.usage.wall))),
         ]);
         if stdout == Stdout::Shown && (streams.truncated || are_cut(&report.stdout, &report.stderr))
         {
@@ -90,7 +90,7 @@ impl Steps {
                 report.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
             fields.extend(id);
         }
-        if !matches!(report.outcome, Outcome::Exited { .. }) || !report.denials.is_empty() {
+        if !matches!(report.ended.outcome, Outcome::Exited { .. }) || !report.denials.is_empty() {
             fields.insert("status".to_owned(), Value::from(reply::status(&report)));
         }
         let step = self.next();

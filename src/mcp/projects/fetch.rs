@@ -18,7 +18,7 @@ use projects::{
 use service::refused::{Refused, RefusedKind};
 use service::request::FetchPlace;
 use service::shell::ScriptArgs;
-use service::{CallReport, Caller};
+use service::{Caller, Report};
 
 /// Interval at which it is checked that a script has taken an answer.
 const TAKEN: Duration = Duration::from_millis(20);
@@ -92,14 +92,14 @@ impl Server {
         let report = self.stopped_turn(caller, context.ct.cancelled(), run).await;
         let report = report.map_err(refused)?;
         let denied = denied(&report);
-        let output = output_reader.output(super::end(&report.outcome), &report);
+        let output = output_reader.output(super::end(&report.ended.outcome), &report);
         request.fetched(&launch, &output, denied.as_deref())
     }
 }
 
 /// Returns the reason why the gateway refused a download.
-fn denied(report: &CallReport) -> Option<String> {
-    Some(report.network.as_ref()?.denied.first()?.why.clone())
+fn denied(report: &Report) -> Option<String> {
+    Some(report.ended.network.as_ref()?.denied.first()?.why.clone())
 }
 
 fn refused(refused: Refused) -> FetchError {

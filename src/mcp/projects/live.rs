@@ -21,7 +21,7 @@ use capture::tap::{Reader, Source, Tap};
 use projects::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
 use service::refused::Refused;
 use service::shell::ScriptArgs;
-use service::{CallReport, Caller, Feed};
+use service::{Caller, Feed, Report};
 
 /// Method of a question to the user.
 const QUESTION: &str = "elicitation/create";
@@ -55,7 +55,7 @@ impl OutputReader {
     }
 
     /// Returns the output of a call, once it has ended.
-    pub(super) fn output(&self, end: ScriptEnd, report: &CallReport) -> ScriptOutput {
+    pub(super) fn output(&self, end: ScriptEnd, report: &Report) -> ScriptOutput {
         ScriptOutput {
             end,
             report: self.stream().take_report(),
@@ -109,7 +109,7 @@ impl Server {
         name: &str,
         launch: ScriptLaunch,
         context: &Context,
-    ) -> Result<(ScriptLaunch, ScriptOutput, CallReport), Refused> {
+    ) -> Result<(ScriptLaunch, ScriptOutput, Report), Refused> {
         let token = context.meta.get_progress_token();
         let launch = match &token {
             Some(token) => launch.with_progress(&token_text(token)),
@@ -136,7 +136,7 @@ impl Server {
         let event_context = EventContext { of: name, launch: &launch, token, asks, input: &input };
         let (done, ()) = tokio::join!(run, self.send_events(events, event_context, context));
         let (report, stop) = done?;
-        let end = match (super::end(&report.outcome), stop) {
+        let end = match (super::end(&report.ended.outcome), stop) {
             (ScriptEnd::Cancelled, Stop::Idle) => ScriptEnd::Idle,
             (end, _) => end,
         };
@@ -152,7 +152,7 @@ impl Server {
         (output_reader, input): (&OutputReader, &mpsc::Sender<Vec<u8>>),
         caller: Caller,
         context: &Context,
-    ) -> Result<(CallReport, Stop), Refused> {
+    ) -> Result<(Report, Stop), Refused> {
         let args = ScriptArgs {
             words: launch.words.clone(),
             stdin: launch.stdin.clone(),

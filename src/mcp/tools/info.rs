@@ -194,7 +194,7 @@ impl BuiltIn for CommandHelpArguments {
     async fn call(self, server: &Server, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
         let report = server.script(Self::TOOL, inspect::help(&name), context).await?;
-        let Outcome::Exited { code } = report.outcome else { return Err(failed(&report)) };
+        let Outcome::Exited { code } = report.ended.outcome else { return Err(failed(&report)) };
         if code == 127 {
             return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
         }
@@ -234,7 +234,7 @@ impl BuiltIn for ManPageArguments {
         let section = self.section.map_or("", Section::digit);
         let args = inspect::manual(&name, section);
         let report = server.script(Self::TOOL, args, context).await?;
-        if report.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
+        if report.ended.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
             return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
         }
         let page = read(&report, |text| {

@@ -18,14 +18,14 @@ use crate::tasks::Lasting;
 use crate::tool_entry::{CallResult, InForce};
 use crate::{reply, sessions};
 use capture::lines::Wanted;
-use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
+use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 use model::shells::ShellKind;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, RunningReport};
-use service::request::{BashRequest, CommandInput, ExecRequest, SessionCommand, Shown, Wait};
-use service::session::{DEFAULT, Restart};
-use service::shell::{BashArgs, ScriptArgs};
+use service::request::{BashRequest, ExecRequest, SessionCommand, Shown, Wait};
+use service::session::{DEFAULT, Restart, Retention};
+use service::shell::{self, ScriptArgs};
 
 /// Arguments of `bash`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -123,23 +123,33 @@ impl BashArguments {
             return Err(missing.with_hint("only with `restart` or `end` can it be left out"));
         };
         let is_open = self.input.unwrap_or(self.background && self.stdin.is_none());
-        let timeout = self.timeout.map(|seconds| seconds.0);
-        Ok(BashRequest::Run(Box::new(SessionCommand {
+        let args = ScriptArgs {
+            command,
+            stdin: self.stdin.unwrap_or_default().into_bytes(),
+            cwd: self.cwd,
+            env: self.env,
+            timeout: self.timeout.map(|seconds| seconds.0),
+            ..ScriptArgs::default()
+        };
+        let mut call = shell::script(Self::TOOL, args)?;
+        call.stdin = match (self.tty, is_open) {
+            (true, _) => call.stdin.at_terminal(),
+            (false, true) => call.stdin.open(),
+            (false, false) => call.stdin,
+        };
+        let command = SessionCommand {
             session,
+            call,
             shell: self.shell,
             restart: if self.restart { Restart::Yes } else { Restart::No },
-            input: match (self.tty, is_open) {
-                (true, _) => CommandInput::Terminal,
-                (false, true) => CommandInput::Open,
-                (false, false) => CommandInput::Given,
-            },
-            args: BashArgs { command, stdin: self.stdin, cwd: self.cwd, env: self.env, timeout },
             wait: if self.background { Wait::Background } else { Wait::Foreground },
-            shown: Shown {
-                characters: self.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
-                lines: Wanted { head: self.head, tail: self.tail },
-            },
-        })))
+            kept: Retention::Spooled,
+        };
+        let shown = Shown {
+            characters: self.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
+            lines: Wanted { head: self.head, tail: self.tail },
+        };
+        Ok(BashRequest::Run { command: Box::new(command), shown })
     }
 }
 
@@ -178,11 +188,11 @@ impl Server {
         };
         let detail = arguments.detail.into();
         let mut request = arguments.request()?;
-        if let (BashRequest::Run(run), Some(_)) = (&mut request, Lasting::of(context)) {
-            run.wait = run.wait.in_a_task();
-        }
-        if let BashRequest::Run(run) = &mut request {
-            self.without_later_calls(run)?;
+        if let BashRequest::Run { command, .. } = &mut request {
+            if Lasting::of(context).is_some() {
+                command.wait = command.wait.in_a_task();
+            }
+            self.without_later_calls(command)?;
         }
         let answer =
             self.with_progress(context, |caller| self.0.client.bash(request, caller)).await?;
@@ -220,7 +230,7 @@ impl Server {
         if run.wait == Wait::Background {
             self.lasts("a background command would end with this one")?;
         }
-        if run.input == CommandInput::Open {
+        if matches!(run.call.stdin, Stdin::Pipe(_)) {
             self.lasts("its input could not be written to; pass stdin")?;
         }
         run.wait = Wait::Beyond;

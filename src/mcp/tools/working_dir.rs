@@ -55,7 +55,7 @@ impl BuiltIn for SetWorkingDirArguments {
         inspect::line("directory", directory.as_str().to_owned())?;
         let report =
             server.script(Self::TOOL, inspect::directory(directory.as_str()), context).await?;
-        if let Outcome::Exited { code: 1 } = report.outcome {
+        if let Outcome::Exited { code: 1 } = report.ended.outcome {
             let message = format!("`{}` is no directory that can be entered", directory.as_str());
             return Err(Refused::new(RefusedKind::Failed, message).with_hint(
                 "make it first: /workspace is that of bash, /tmp is empty for each call",

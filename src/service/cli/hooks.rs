@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words, advice,
 };
-use crate::CallReport;
+use crate::Report;
 use capture::Captured;
 use capture::text::render;
 use model::outcome::Outcome;
@@ -113,13 +113,13 @@ pub(crate) fn with_end(mut input: Value, result: &DeclaredResult) -> Value {
 ///
 /// # Errors
 /// The script's own failure, which is the operator's to mend.
-pub(crate) fn answer(hook: &HookScript, report: &CallReport) -> Result<Answer, ToolError> {
+pub(crate) fn answer(hook: &HookScript, report: &Report) -> Result<Answer, ToolError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Given {
         extra_args: Vec<String>,
     }
-    match (&report.outcome, hook.at) {
+    match (&report.ended.outcome, hook.at) {
         (Outcome::Exited { code: 0 }, HookPoint::Check | HookPoint::Reach) => Ok(Answer::Pass),
         (Outcome::Exited { code: 0 }, HookPoint::Transform) => {
             let given = serde_json::from_str(&text(&report.stdout, WORDS));
@@ -146,9 +146,13 @@ pub(crate) fn answer(hook: &HookScript, report: &CallReport) -> Result<Answer, T
 ///
 /// # Errors
 /// The reason why the report has no data.
-pub(crate) fn data(hook: &HookScript, report: &CallReport) -> Result<Value, String> {
-    if report.outcome != (Outcome::Exited { code: 0 }) {
-        return Err(format!("the operator's {} hook {}", hook.at.name(), ended(&report.outcome)));
+pub(crate) fn data(hook: &HookScript, report: &Report) -> Result<Value, String> {
+    if report.ended.outcome != (Outcome::Exited { code: 0 }) {
+        return Err(format!(
+            "the operator's {} hook {}",
+            hook.at.name(),
+            ended(&report.ended.outcome)
+        ));
     }
     serde_json::from_str(&text(&report.stdout, DATA))
         .map_err(|error| format!("the operator's {} hook printed no JSON: {error}", hook.at.name()))

@@ -10,9 +10,9 @@ use super::advice::{self, ErrorType};
 use super::hooks;
 use super::output;
 use super::{Declared, DeclaredRequest};
-use crate::CallReport;
+use crate::Report;
 use crate::denied::DenialReport;
-use crate::report::network;
+use crate::report::{Clamped, network};
 use capture::Captured;
 use capture::text::render;
 use model::clock;
@@ -194,24 +194,19 @@ impl DeclaredResult {
     }
 
     /// Makes the result of a call that ran, after so many attempts.
-    pub fn of(
-        declared: &Declared,
-        report: CallReport,
-        attempts: u32,
-        about: AboutCall<'_>,
-    ) -> Self {
+    pub fn of(declared: &Declared, report: Report, attempts: u32, about: AboutCall<'_>) -> Self {
         let (stdout, truncated_stdout) = stream(&report.stdout, declared.terms.max_stdout);
         let (stderr, truncated_stderr) = stream(&report.stderr, declared.terms.max_stderr);
         let denial = |denied| DenialReport::of(denied, &declared.profile);
-        let denials: Vec<DenialReport> = report.denials.iter().map(denial).collect();
-        let (returncode, failed) = ended(&declared.command.program, &report.outcome);
-        let unreached = report.network.as_ref().map_or(&[][..], |tally| &tally.denied);
+        let denials: Vec<DenialReport> = report.ended.denials.iter().map(denial).collect();
+        let (returncode, failed) = ended(&declared.command.program, &report.ended.outcome);
+        let unreached = report.ended.network.as_ref().map_or(&[][..], |tally| &tally.denied);
         let failed = failed.map(|error| withheld(error, &denials, unreached));
         let mut metadata = Map::from_iter([
             ("stdout_bytes".to_owned(), json!(report.stdout.total())),
             ("stderr_bytes".to_owned(), json!(report.stderr.total())),
             ("timeout_sec".to_owned(), json!(report.limits.wall.as_secs_f64())),
-            ("clamped".to_owned(), json!(report.clamped)),
+            ("clamped".to_owned(), json!(report.clamped == Clamped::Yes)),
         ]);
         if attempts > 1 {
             metadata.insert("attempts".to_owned(), json!(attempts));
@@ -232,15 +227,15 @@ impl DeclaredResult {
             returncode,
             truncated_stdout,
             truncated_stderr,
-            timed_out: report.outcome == Outcome::Timeout,
+            timed_out: report.ended.outcome == Outcome::Timeout,
             error,
             error_type,
-            execution_time: report.duration.as_secs_f64(),
+            execution_time: report.took.as_secs_f64(),
             denials,
-            network: report.network.as_ref().map(network::fields),
-            network_lines: report.network.as_ref().map(network::lines).unwrap_or_default(),
+            network: report.ended.network.as_ref().map(network::fields),
+            network_lines: report.ended.network.as_ref().map(network::lines).unwrap_or_default(),
             metadata: Value::Object(metadata),
-            exited: matches!(report.outcome, Outcome::Exited { .. }),
+            exited: matches!(report.ended.outcome, Outcome::Exited { .. }),
             receipt: report.receipt,
             ..Self::nothing(about)
         }

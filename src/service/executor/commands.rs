@@ -13,7 +13,7 @@ use crate::cli::{
 };
 use crate::queue::Turn;
 use crate::refused::Refused;
-use crate::{CallReport, Caller, Refusal};
+use crate::{Caller, Refusal, Report};
 use model::call::{Call, Correlation};
 use model::outcome::{Failure, Outcome};
 use policy::conduct::Retries;
@@ -104,7 +104,7 @@ impl Scope {
         let argv = call.argv.words().to_vec();
         match self.attempts(declared, call, caller).await {
             Ok((report, attempts)) => {
-                verdict(pass, &report.outcome);
+                verdict(pass, &report.ended.outcome);
                 let ran = report.receipt.is_some();
                 let result = DeclaredResult::of(declared, report, attempts, about);
                 Ok(match ran {
@@ -130,7 +130,7 @@ impl Scope {
         declared: &Declared,
         call: Call,
         caller: &Caller,
-    ) -> Result<(CallReport, u32), Refusal> {
+    ) -> Result<(Report, u32), Refusal> {
         let changes = declared.command.changes;
         let retries = &declared.command.conduct.retries;
         let mut attempt = 1;
@@ -139,12 +139,18 @@ impl Scope {
             let surroundings = self.workbench.command_beside_the_default(&call, changes);
             let options = self.workbench.options(surroundings);
             let report = self.workbench.run(call.clone(), options, caller).await?;
-            if attempt > retries.times || !has_no_result(&report.outcome, retries) {
+            if attempt > retries.times || !has_no_result(&report.ended.outcome, retries) {
                 return Ok((report, attempt));
             }
             let tool = &declared.command.name;
             let correlation_id = call.correlation.as_ref().map(Correlation::as_str);
-            warn!(tool, correlation_id, attempt, outcome = report.outcome.name(), "tool.retry");
+            warn!(
+                tool,
+                correlation_id,
+                attempt,
+                outcome = report.ended.outcome.name(),
+                "tool.retry"
+            );
             tokio::select! {
                 () = caller.cancel.cancelled() => return Ok((report, attempt)),
                 () = tokio::time::sleep(delay) => {}

@@ -3,7 +3,6 @@
 use nix::errno::Errno;
 
 use super::Scope;
-use super::sessions::why_new;
 use crate::Caller;
 use crate::files::{self, FileError};
 use crate::refused::Refused;
@@ -21,7 +20,7 @@ impl Scope {
     ) -> Result<FileReport, Refused> {
         let FileRequest { path, request, session } = request;
         let done = self.workbench.file(tool, &path, request, session, &caller).await;
-        let files::FileReply { answer, denials, receipt, lost } = done?;
+        let files::FileReply { answer, denials, receipt, renewed } = done?;
         let answer = answer.map_err(|no| {
             let hint = self.way_out(&no);
             let refused = Refused::failed(format!("{} {no}", path.as_str()));
@@ -32,7 +31,7 @@ impl Scope {
             answer,
             denials: denials.iter().map(|denied| self.denial(denied)).collect(),
             receipt,
-            renewed: lost.as_ref().map(why_new),
+            renewed,
             unrecorded: self.workbench.audit.trouble(),
         })
     }

@@ -1,7 +1,7 @@
 //! Runs the scripts of `bash_exec` and related tools, each in a fresh cell.
 
+use super::Scope;
 use super::sessions::shown;
-use super::{Scope, clamped};
 use crate::apart::{ApartRun, FileOut};
 use crate::denied::DenialReport;
 use crate::refused::Refused;
@@ -9,7 +9,7 @@ use crate::report::{CommandReport, are_cut};
 use crate::request::Shown;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::RunOptions;
-use crate::{CallReport, Caller};
+use crate::{Caller, Report};
 use capture::lines::Wanted;
 use model::defaults::INLINE_CHARACTERS;
 use model::job::{ProfileName, Workspace};
@@ -55,12 +55,12 @@ impl Scope {
         let options = RunOptions { keep: asked.kept(), ..options };
         let report = self.workbench.run(call, options, &caller).await?;
         let (stdout, files) = asked.parted(&report.stdout);
-        let report = CallReport { stdout, ..report };
+        let report = Report { stdout, ..report };
         Ok((self.of_fresh_cell(report, named.as_ref()), files))
     }
 
     /// Makes the report of a call that ended, under the profile that it named.
-    fn of_fresh_cell(&self, report: CallReport, named: Option<&ProfileName>) -> CommandReport {
+    fn of_fresh_cell(&self, report: Report, named: Option<&ProfileName>) -> CommandReport {
         let named = named.and_then(|name| self.workbench.shared.loaded.profiles.get(name));
         let denial = |denied: &DeniedCall| match named {
             Some(profile) => DenialReport::of(denied, profile),
@@ -71,24 +71,20 @@ impl Scope {
         let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
-        let absent_program = self.executor.host_programs.remark(&report.outcome, &stderr);
+        let absent_program = self.executor.host_programs.remark(&report.ended.outcome, &stderr);
         CommandReport {
             absent_program,
-            outcome: report.outcome,
             stdout,
             stderr,
-            usage: report.usage,
-            timings: report.timings,
-            denials: report.denials.iter().map(denial).collect(),
-            cwd: report.cwd.as_str().to_owned(),
+            denials: report.ended.denials.iter().map(denial).collect(),
+            cwd: report.cwd,
             timeout: report.limits.wall,
-            clamped: clamped(report.clamped),
+            clamped: report.clamped,
             receipt: report.receipt,
             unrecorded: self.workbench.audit.trouble(),
             output_id,
             session: None,
-            files_changed: report.files_changed,
-            network: report.network,
+            ended: report.ended,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::cli::hooks::{self, Answer};
 use crate::cli::{self, AboutCall, BadRequest, Declared, DeclaredRequest, DeclaredResult};
 use crate::cli::{ErrorType, ToolError};
 use crate::shell::{self, ScriptArgs};
-use crate::{CallReport, Caller, Refusal};
+use crate::{Caller, Refusal, Report};
 use model::call::{Call, Correlation};
 use model::egress::{NetworkClass, Only};
 use model::job::Workspace;
@@ -177,7 +177,7 @@ impl Scope {
         only: Option<Only>,
         caller: &Caller,
         about: AboutCall<'_>,
-    ) -> Result<CallReport, ToolError> {
+    ) -> Result<Report, ToolError> {
         let args = ScriptArgs {
             command: hook.script.clone(),
             stdin: input.into_bytes(),

@@ -11,14 +11,14 @@ use crate::report::{
     Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, Renewed, StreamReport,
 };
 use crate::request::{InputRequest, JobRequest, OutputRequest, Shown};
-use crate::session::{Command, Eof, Finished, InputEnd, Offsets, Rest, Stop, WriteResult};
+use crate::session::{Command, Eof, InputEnd, Offsets, Rest, Stop, WriteResult};
 use capture::grep::Pattern;
 use capture::lines::{Wanted, only};
 use capture::text::render;
 use capture::{Captured, KEPT_BYTES};
 use model::call::STDIN_BYTES;
 use model::defaults::INLINE_CHARACTERS;
-use model::outcome::{Force, ShellAfter};
+use model::outcome::{Ended, Force, ShellAfter};
 
 /// Characters in the reply: more than the kept part of both streams can have.
 const ALL: usize = 8 * KEPT_BYTES;
@@ -47,10 +47,10 @@ impl Scope {
                 Ok(JobAnswer::List(jobs.iter().map(|job| listed(job)).collect()))
             }
             JobRequest::Stop { job, stop } => {
-                let (command, before) = self.workbench.stop(&job, stop).await?;
-                let note = match before {
-                    Some(_) => "it had ended before; nothing was done",
-                    None => what_ended(stop, command.finished().as_ref()),
+                let (command, was_over) = self.workbench.stop(&job, stop).await?;
+                let note = match was_over {
+                    true => "it had ended before; nothing was done",
+                    false => what_ended(stop, command.finished().as_deref()),
                 };
                 let note = Some(note.to_owned());
                 let last = Wanted { head: None, tail: Some(LAST) };
@@ -98,12 +98,10 @@ impl Scope {
         let ShownStreams { stdout, stderr, next } = seen;
         let streams = (stdout, stderr);
         let state = match command.finished() {
-            Some(finished) => JobState::Ended(Box::new(self.ended(
-                command,
-                finished,
-                Renewed::default(),
-                streams,
-            ))),
+            Some(ended) => {
+                let report = self.ended(command, ended, Renewed::default(), streams);
+                JobState::Ended(Box::new(report))
+            }
             None => JobState::Running(Box::new(self.running(command, Renewed::default(), streams))),
         };
         JobAnswer::One(Box::new(JobOutput { id: command.id.clone(), state, next, note, taken }))
@@ -112,10 +110,10 @@ impl Scope {
 
 /// Waits for the end of a command; it holds nothing of the server that runs it.
 pub(super) async fn end_of(command: Arc<Command>) -> JobEnd {
-    let Finished { ended, .. } = command.end().await;
+    let ended = command.end().await;
     let (stdout, stderr) = command.output();
     JobEnd {
-        outcome: ended.outcome,
+        outcome: ended.outcome.clone(),
         took: ended.usage.wall,
         printed: stdout.total() + stderr.total(),
         fed: command.input.taken(),
@@ -142,8 +140,8 @@ fn input_note(bytes: usize, fed: WriteResult, eof: Eof) -> (String, InputTaken) 
 }
 
 /// Describes the means by which a job was ended.
-fn what_ended(stop: Stop, finished: Option<&Finished>) -> &'static str {
-    let Some(Finished { ended, .. }) = finished else { return "it has not ended yet" };
+fn what_ended(stop: Stop, ended: Option<&Ended>) -> &'static str {
+    let Some(ended) = ended else { return "it has not ended yet" };
     match (stop, ended.force, &ended.shell) {
         (Stop::Interrupt, Force::Killed, ShellAfter::Beside) => {
             "it did not end within 1 s of INT; its processes were killed, the shell is kept"
@@ -182,8 +180,7 @@ fn why_shut(shut: InputEnd) -> &'static str {
 }
 
 fn listed(command: &Command) -> JobSummary {
-    let finished = command.finished();
-    let took = finished.as_ref().map_or_else(|| command.started.elapsed(), |end| end.took);
+    let took = command.took().unwrap_or_else(|| command.started.elapsed());
     let printed = command.printed();
     // A command is the client's own text; control characters stay out of a list.
     let plain = |c: char| if c.is_control() { ' ' } else { c };
@@ -191,7 +188,7 @@ fn listed(command: &Command) -> JobSummary {
         id: command.id.clone(),
         session: command.session.clone().unwrap_or_default(),
         command: command.text.chars().map(plain).collect(),
-        outcome: finished.map(|end| end.ended.outcome),
+        outcome: command.finished().map(|ended| ended.outcome.clone()),
         took,
         printed,
     }

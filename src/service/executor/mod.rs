@@ -29,7 +29,7 @@ use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
 use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind};
-use crate::report::{Clamped, JobEnd};
+use crate::report::JobEnd;
 use crate::request::ExecOptions;
 use crate::rules::Rules;
 use crate::session::SessionActivity;
@@ -84,8 +84,8 @@ pub struct Executor {
     command_timeout: Option<Duration>,
     /// Time that a call waits before its command becomes a job.
     yield_after: Duration,
-    /// Time limit in seconds of a `bash` call that asks for none, if less than its rule leaves it.
-    default_timeout: Option<f64>,
+    /// Time limit of a `bash` call that asks for none, if less than its rule leaves it.
+    default_timeout: Option<Duration>,
     /// Profile of `bash`, with the limits that its rule leaves it.
     shell: Option<Profile>,
     calculator: Duration,
@@ -280,7 +280,7 @@ fn of_client(loaded: Loaded, policy: &Policy, client: &Principal) -> Loaded {
 
 /// Everything that follows from the rules of a client.
 struct Derived {
-    default_timeout: Option<f64>,
+    default_timeout: Option<Duration>,
     shell: Option<Profile>,
     calculator: Duration,
     commands: Vec<Declared>,
@@ -292,9 +292,8 @@ impl Derived {
         let effective = |tool| effective(loaded, tool);
         let shell = effective("bash");
         Self {
-            default_timeout: command_timeout.map(|time| {
-                shell.as_ref().map_or(time, |shell| time.min(shell.limits.wall)).as_secs_f64()
-            }),
+            default_timeout: command_timeout
+                .map(|time| shell.as_ref().map_or(time, |shell| time.min(shell.limits.wall))),
             shell,
             calculator: effective("calculate")
                 .map_or(Duration::ZERO, |profile| profile.limits.wall),
@@ -334,11 +333,6 @@ fn exec_options(loaded: &Loaded) -> ExecOptions {
         history: exec.history.value,
         profiles,
     }
-}
-
-/// Converts a flag: did a call get less time than it asked for?
-fn clamped(less: bool) -> Clamped {
-    if less { Clamped::Yes } else { Clamped::No }
 }
 
 /// Returns the declared commands that `[tools] on` names, `[tools] off` does not name, and a rule
@@ -484,7 +478,7 @@ impl Scope {
         let nothing = Profile::nothing();
         let profile = self.executor.shell.as_ref().unwrap_or(&nothing);
         Rules::of(profile, self.executor.granted, profile.tier, memory, self.executor.calculator)
-            .with_default_timeout(self.executor.default_timeout)
+            .with_default_timeout(self.executor.default_timeout.map(|time| time.as_secs_f64()))
     }
 }
 

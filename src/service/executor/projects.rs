@@ -7,7 +7,7 @@ use crate::refused::{Refused, RefusedKind};
 use crate::request::FetchPlace;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::RunOptions;
-use crate::{CallReport, Caller};
+use crate::{Caller, Report};
 use model::call::Call;
 use model::egress::{HostPattern, Only, PortRange};
 use model::job::Workspace;
@@ -22,7 +22,7 @@ impl Scope {
         tool: &str,
         args: ScriptArgs,
         caller: Caller,
-    ) -> Result<CallReport, Refused> {
+    ) -> Result<Report, Refused> {
         let egress = args.egress.clone();
         let is_read_only = args.is_read_only;
         let mut call = shell::runner(format!("{PROJECT_PREFIX}{tool}"), args)?;
@@ -55,7 +55,7 @@ impl Scope {
         to: FetchPlace,
         args: ScriptArgs,
         caller: Caller,
-    ) -> Result<CallReport, Refused> {
+    ) -> Result<Report, Refused> {
         let name = format!("{FETCH_PREFIX}{of}");
         let host: HostPattern = to.host.parse().map_err(|_: model::egress::InvalidHost| {
             let why =

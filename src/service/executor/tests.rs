@@ -14,9 +14,9 @@ use super::*;
 use crate::Caller;
 use crate::cli::state::ToolHealth;
 use crate::patience::soon;
-use crate::request::{BashRequest, CommandInput, Precision, SessionCommand, Shown, Wait};
-use crate::session::{DEFAULT, Restart};
-use crate::shell::BashArgs;
+use crate::request::{BashRequest, Precision, SessionCommand, Shown, Wait};
+use crate::session::{DEFAULT, Restart, Retention};
+use crate::shell::{self, ScriptArgs};
 use capture::lines::Wanted;
 use config::{Config, Origin};
 use model::call::Cwd;
@@ -133,16 +133,17 @@ async fn next(supervisor: &OwnedFd) -> Result<Request, Failed> {
 /// Begins a client's session `default`, and returns the session's number. The call is dropped
 /// before the supervisor has answered.
 async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed> {
+    let args = ScriptArgs { command: "true".to_owned(), ..ScriptArgs::default() };
     let command = SessionCommand {
         session: DEFAULT.to_owned(),
+        call: shell::script("bash", args)?,
         shell: None,
         restart: Restart::No,
-        args: BashArgs { command: "true".to_owned(), ..BashArgs::default() },
-        input: CommandInput::Given,
         wait: Wait::Foreground,
-        shown: Shown { characters: 100, lines: Wanted::default() },
+        kept: Retention::Spooled,
     };
-    let request = BashRequest::Run(Box::new(command));
+    let shown = Shown { characters: 100, lines: Wanted::default() };
+    let request = BashRequest::Run { command: Box::new(command), shown };
     let started = tokio::select! {
         answer = client.bash(request, Caller::default()) => {
             return Err(format!("answered without a supervisor: {answer:?}").into());

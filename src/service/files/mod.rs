@@ -15,14 +15,15 @@ use std::time::Duration;
 
 pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, ReplacedFile, read};
 
-use super::session::{self, CommandState, Patience, Reply, Retention, ShellLoss};
+use super::request::{SessionCommand, Wait};
+use super::session::{Restart, Retention};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal};
 use crate::workbench::{RunOptions, Workbench};
 use capture::Captured;
 use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
-use model::job::{JobMode, Workspace};
-use model::outcome::{DeniedCall, Ended, Failure, Outcome};
+use model::job::Workspace;
+use model::outcome::{DeniedCall, Failure, Outcome};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
 
@@ -74,8 +75,8 @@ pub struct FileReply {
     pub answer: Result<FileAnswer, FileError>,
     pub denials: Vec<DeniedCall>,
     pub receipt: Option<Receipt>,
-    /// End of the previous shell, if the request found a new one.
-    pub lost: Option<ShellLoss>,
+    /// Reason why the session has a new shell, where it had another.
+    pub renewed: Option<String>,
 }
 
 /// Reason why there is no answer.
@@ -169,16 +170,20 @@ impl Workbench {
         match self.shared.workspace {
             Workspace::Fresh | Workspace::Session(_) => {
                 let call = timed(in_shell(tool, self.sessions.shell_of(&session), &words, stdin)?);
-                let request = session::SessionRequest {
+                let command = SessionCommand {
                     session,
                     call,
-                    restart: session::Restart::No,
-                    patience: Patience::ToTheEnd,
-                    kept: Retention::Apart { bytes: ANSWER_BYTES },
-                    mode: JobMode::Foreground,
                     shell: None,
+                    restart: Restart::No,
+                    wait: Wait::ToTheEnd,
+                    kept: Retention::Apart { bytes: ANSWER_BYTES },
                 };
-                of_session(self.in_session(request, caller).await?)
+                let (command, renewed) = self.in_session(command, caller).await?;
+                let ended = command.finished().ok_or(FileFailure::Late)?;
+                let (stdout, stderr) = command.output();
+                let denials = ended.denials.clone();
+                let receipt = command.receipt.clone();
+                filed(&ended.outcome, &stdout, &stderr, denials, receipt, renewed.shell)
             }
             Workspace::Granted(_) => {
                 let call = timed(alone(tool, words, stdin)?);
@@ -186,10 +191,10 @@ impl Workbench {
                 let options = RunOptions { keep: ANSWER_BYTES, ..options };
                 let report = self.run(call, options, caller).await?;
                 filed(
-                    &report.outcome,
+                    &report.ended.outcome,
                     &report.stdout,
                     &report.stderr,
-                    report.denials,
+                    report.ended.denials,
                     report.receipt,
                     None,
                 )
@@ -202,28 +207,13 @@ fn timed(call: Call) -> Call {
     Call { asked: Asked { wall: Some(TIME), ..Asked::default() }, ..call }
 }
 
-fn of_session(reply: Reply) -> Result<FileReply, FileFailure> {
-    let Reply { state, finished, lost, .. } = reply;
-    match (state, finished) {
-        (CommandState::Started(command), Some(finished)) => {
-            let (stdout, stderr) = command.output();
-            let Ended { outcome, denials, .. } = finished.ended;
-            filed(&outcome, &stdout, &stderr, denials, Some(command.receipt.clone()), lost)
-        }
-        // A request without a bound on patience is waited for.
-        (CommandState::Started(_), None) => Err(FileFailure::Late),
-        (CommandState::Never(Outcome::Failed(failure)), _) => Err(failure.into()),
-        (CommandState::Never(_), _) => Err(FileFailure::Cancelled),
-    }
-}
-
 fn filed(
     outcome: &Outcome,
     stdout: &Captured,
     stderr: &Captured,
     denials: Vec<DeniedCall>,
     receipt: Option<Receipt>,
-    lost: Option<ShellLoss>,
+    renewed: Option<String>,
 ) -> Result<FileReply, FileFailure> {
     let answer = match outcome {
         // The clerk exits with 0 whatever its answer; a shell could change that number.
@@ -242,7 +232,7 @@ fn filed(
         if shown.is_empty() { "it is empty".to_owned() } else { shown }
     };
     let answer = answer.ok_or_else(|| FileFailure::Garbled { said: said() })?;
-    Ok(FileReply { answer, denials, receipt, lost })
+    Ok(FileReply { answer, denials, receipt, renewed })
 }
 
 #[cfg(test)]

@@ -6,17 +6,16 @@ use serde::Serialize;
 
 use crate::denied::DenialReport;
 use crate::session::DEFAULT;
-use model::egress::Tally;
-use model::outcome::{FilesChanged, Outcome, Timings, Usage, Waits};
+use model::outcome::{Ended, Waits};
 use model::receipt::Receipt;
 
 /// Report of one command that got as far as a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandReport {
-    pub outcome: Outcome,
+    /// Its end, as the supervisor reported it.
+    pub ended: Ended,
     pub stdout: StreamReport,
     pub stderr: StreamReport,
-    pub usage: Usage,
     pub denials: Vec<DenialReport>,
     /// Directory in which it started, as the cell sees it; for a session, the current directory of
     /// its shell.
@@ -26,19 +25,14 @@ pub struct CommandReport {
     /// `Yes` if the call had asked for more time than this.
     pub clamped: Clamped,
     pub receipt: Option<Receipt>,
-    pub timings: Timings,
     /// Number of lines missing from the audit log, and the reason, while it cannot be written.
     pub unrecorded: Option<(u64, String)>,
     /// The handle by which bash_output reads what a reply leaves out.
     pub output_id: Option<String>,
     /// Absent for a fresh cell.
     pub session: Option<SessionReport>,
-    /// Changes in the workspace; absent if nothing changed.
     /// Place on the host of a program that the command did not find.
     pub absent_program: Option<String>,
-    pub files_changed: Option<FilesChanged>,
-    /// Use of its network; absent if it had no network, or did not use it.
-    pub network: Option<Tally>,
 }
 
 /// Outcome of comparing the asked-for time with the maximum.

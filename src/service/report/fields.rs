@@ -124,22 +124,22 @@ impl CommandReport {
         if let Some(unrecorded) = &self.unrecorded {
             map.insert("audit".to_owned(), protection::unrecorded_fields(unrecorded));
         }
-        if let Outcome::Failed(failure) = &self.outcome {
+        if let Outcome::Failed(failure) = &self.ended.outcome {
             map.insert("failure".to_owned(), json!(failure.to_string()));
         }
         fields
     }
 
     fn described(&self, detail: Detail) -> CommandFields<'_> {
-        let usage = &self.usage;
-        let met = matches!(self.outcome, Outcome::Limit(_) | Outcome::Timeout);
+        let usage = &self.ended.usage;
+        let met = matches!(self.ended.outcome, Outcome::Limit(_) | Outcome::Timeout);
         let counts = CountFields::of(&self.stdout, &self.stderr);
         let is_full = detail == Detail::Full || met || counts.truncated;
         let denials = Some(self.denials.as_slice());
         let session = self.session.as_ref().map(SessionReport::fields);
         CommandFields {
-            outcome: self.outcome.name(),
-            exit_code: match self.outcome {
+            outcome: self.ended.outcome.name(),
+            exit_code: match self.ended.outcome {
                 Outcome::Exited { code } => Some(code),
                 Outcome::Signaled { .. }
                 | Outcome::Timeout
@@ -147,7 +147,7 @@ impl CommandReport {
                 | Outcome::Cancelled
                 | Outcome::Failed(_) => None,
             },
-            signal: match self.outcome {
+            signal: match self.ended.outcome {
                 Outcome::Signaled { signal } => Some(signal_name(signal)),
                 Outcome::Exited { .. }
                 | Outcome::Timeout
@@ -155,7 +155,7 @@ impl CommandReport {
                 | Outcome::Cancelled
                 | Outcome::Failed(_) => None,
             },
-            limit: match self.outcome {
+            limit: match self.ended.outcome {
                 Outcome::Limit(kind) => Some(kind.name()),
                 Outcome::Exited { .. }
                 | Outcome::Signaled { .. }
@@ -179,8 +179,8 @@ impl CommandReport {
             hint: self.hint(),
             notes: self.notes(),
             session: session.filter(|session| detail == Detail::Full || session.is_told()),
-            files_changed: self.files_changed.as_ref().map(changes::fields),
-            network: self.network.as_ref().map(network::fields),
+            files_changed: self.ended.files_changed.as_ref().map(changes::fields),
+            network: self.ended.network.as_ref().map(network::fields),
         }
     }
 
@@ -192,12 +192,12 @@ impl CommandReport {
     /// Returns the protection with the timings in microseconds, if the command had a cell.
     pub fn receipt_fields(&self) -> Option<Value> {
         let receipt = self.receipt.as_ref()?;
-        Some(protection::with_timings(receipt, &self.timings))
+        Some(protection::with_timings(receipt, &self.ended.timings))
     }
 
     /// Returns true if the outcome is an error of the call. A non-zero exit is data.
     pub fn is_error(&self) -> bool {
-        match self.outcome {
+        match self.ended.outcome {
             Outcome::Exited { .. } | Outcome::Signaled { .. } => false,
             Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled | Outcome::Failed(_) => true,
         }

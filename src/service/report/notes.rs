@@ -1,16 +1,17 @@
 //! Sentences about a command that its other fields do not say, for every front door.
 
 use super::{
-    Clamped, CommandReport, Cut, RunningReport, SessionAction, SessionReport, ShellState,
+    Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport, ShellState,
     fields::signal_name, time_text,
 };
+use crate::session::{ShellLoss, UnusedSession};
 use model::outcome::{Outcome, Waits};
 use model::receipt::Receipt;
 
 impl CommandReport {
     /// Returns the reason why the command did not end by itself. An exit and a signal are data.
     pub fn error(&self) -> Option<String> {
-        match &self.outcome {
+        match &self.ended.outcome {
             Outcome::Exited { .. } | Outcome::Signaled { .. } => None,
             Outcome::Failed(failure) => Some(failure.to_string()),
             Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled => {
@@ -23,7 +24,7 @@ impl CommandReport {
 
     /// Returns the way out of a failure.
     pub fn hint(&self) -> Option<&str> {
-        match &self.outcome {
+        match &self.ended.outcome {
             Outcome::Failed(failure) => failure.hint(),
             Outcome::Exited { .. }
             | Outcome::Signaled { .. }
@@ -35,8 +36,8 @@ impl CommandReport {
 
     /// Describes how the command ended, and after how long.
     pub fn end(&self) -> String {
-        let took = time_text(self.usage.wall);
-        match &self.outcome {
+        let took = time_text(self.ended.usage.wall);
+        match &self.ended.outcome {
             Outcome::Exited { code } => format!("exit {code} in {took}"),
             Outcome::Signaled { signal } => {
                 format!("ended by {} after {took}", signal_name(*signal))
@@ -61,7 +62,7 @@ impl CommandReport {
         if let (true, Some(id)) = (is_cut, &self.output_id) {
             notes.push(format!("bash_output with output_id {id} reads the rest of the output"));
         }
-        let session = self.session.iter().flat_map(|session| session.notes(&self.outcome));
+        let session = self.session.iter().flat_map(|session| session.notes(&self.ended.outcome));
         notes.extend(session);
         notes.extend(self.absent_program.clone());
         notes.extend(self.unguarded());
@@ -126,6 +127,50 @@ impl SessionAction {
                 "session `{session}` has ended with all that ran in it; a /workspace of its own is gone, \
                  a granted one stays; the next call with this name begins a new session"
             ),
+        }
+    }
+}
+
+impl Renewed {
+    /// Describes the end of the previous shell, and of sessions that were ended to make room.
+    pub(crate) fn of(lost: Option<&ShellLoss>, made_room: &[UnusedSession]) -> Self {
+        Self { shell: lost.map(why_new), made_room: made_room.iter().map(why_ended).collect() }
+    }
+}
+
+/// Describes in a reply a session that was ended for another.
+fn why_ended(session: &UnusedSession) -> String {
+    format!(
+        "the session `{}` was ended to make room, as nothing ran in it for {}; its variables, /tmp and a \
+         private /workspace are gone",
+        session.name,
+        time_text(session.unused)
+    )
+}
+
+/// Explains in a reply why there is a new shell.
+fn why_new(lost: &ShellLoss) -> String {
+    let kept = "/workspace is as it was, nothing else is";
+    match lost {
+        ShellLoss::Command(Outcome::Exited { code }) => {
+            format!("the last one ended with exit {code}; {kept}")
+        }
+        ShellLoss::Command(
+            Outcome::Signaled { .. }
+            | Outcome::Timeout
+            | Outcome::Limit(_)
+            | Outcome::Cancelled
+            | Outcome::Failed(_),
+        ) => format!("the last one was killed with its command; {kept}"),
+        ShellLoss::Restart => format!("it was asked for; {kept}"),
+        ShellLoss::Meanwhile => format!("the last one had ended between two calls; {kept}"),
+        ShellLoss::Room => {
+            "the session had been ended to make room for another, as it was unused for \
+                            longest; its variables, /tmp and a private /workspace are gone"
+                .to_owned()
+        }
+        ShellLoss::Idle => {
+            "the session had ended, as nobody used it; a private /workspace is empty".to_owned()
         }
     }
 }

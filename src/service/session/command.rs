@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot::Receiver;
@@ -13,9 +13,10 @@ use tracing::Instrument;
 use super::feed::{Feed, FeedKind, InputEnd};
 use super::input_query::InputQuery;
 use super::seat::{Late, Seat};
-use crate::CallReport;
+use crate::Report;
+use crate::report::Clamped;
 use crate::watch::reported;
-use audit::{LoggedCall, Story};
+use audit::LoggedCall;
 use capture::stream::{Follower, Stream};
 use capture::tap::{Source, Tap};
 use capture::{Captured, KEPT_BYTES, Meter, Produced};
@@ -35,50 +36,40 @@ pub struct Command {
     pub text: String,
     /// The directory in which it began, as the shell has it.
     pub began: String,
-    pub receipt: Receipt,
+    /// Absent if it had no cell: its start failed.
+    pub receipt: Option<Receipt>,
     /// In the shell, or next to it.
     pub mode: JobMode,
     /// Number of the command in its shell.
     pub turn: u64,
     pub limits: Limits,
-    pub clamped: bool,
+    pub clamped: Clamped,
     pub started: Instant,
     pub stdout: Arc<Stream>,
     pub stderr: Arc<Stream>,
     pub input: Feed,
     pub(super) query: InputQuery,
     pub control: Control,
-    finished: watch::Sender<Option<Finished>>,
+    finished: watch::Sender<Option<Arc<Ended>>>,
+    /// Time that it took, once it has ended.
+    took: OnceLock<Duration>,
     /// True once no call waits for the command any more.
     job: AtomicBool,
     /// Receiver of output while a call waits for the command.
     tap: Mutex<Tap>,
 }
 
-/// End of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
-    pub ended: Ended,
-    pub took: Duration,
-}
-
-/// Description of a command before it starts.
+/// A command before it starts, with what its follower holds: its seat, its line in the log, its input.
 #[derive(Debug)]
-pub struct CommandInfo {
+pub struct NewCommand {
     pub id: String,
     pub session: String,
     pub text: String,
-    pub began: String,
-    pub limits: Limits,
-    pub clamped: bool,
+    /// Its report, of which nothing has run yet.
+    pub report: Report,
     pub mode: JobMode,
     /// Bytes of its output that are kept.
     pub keep: usize,
-}
-
-/// Resources that the follower of a command holds: its seat, its line in the log, its input.
-#[derive(Debug)]
-pub struct Held {
     /// `None` for a command next to the shell.
     pub seat: Option<OwnedMutexGuard<Seat>>,
     pub late: Late,
@@ -92,18 +83,20 @@ pub struct Held {
 
 impl Command {
     /// Starts the follower of a running command.
-    pub fn follow(about: CommandInfo, running: Running, mut behind: Held) -> Arc<Self> {
+    pub fn follow(new: NewCommand, running: Running) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: waits, guard } =
             running;
-        let CommandInfo { id, session, text, began, limits, clamped, mode, keep } = about;
-        let (input, turn_of_first) = Feed::new(stdin, behind.kind);
-        let meter = Arc::new(Meter::counting(limits.output, behind.produced.clone()));
+        let NewCommand { id, session, text, report, mode, keep, seat, late, entry, first, .. } =
+            new;
+        let Report { cwd: began, limits, clamped, .. } = report;
+        let (input, turn_of_first) = Feed::new(stdin, new.kind);
+        let meter = Arc::new(Meter::counting(limits.output, new.produced));
         let command = Arc::new(Self {
             id,
             session: Some(session),
             text,
             began,
-            receipt,
+            receipt: Some(receipt),
             mode,
             turn,
             limits,
@@ -115,10 +108,10 @@ impl Command {
             query: InputQuery::new(waits),
             control,
             finished: watch::Sender::new(None),
+            took: OnceLock::new(),
             job: AtomicBool::new(false),
-            tap: Mutex::new(std::mem::take(&mut behind.tap)),
+            tap: Mutex::new(new.tap),
         });
-        let first = std::mem::take(&mut behind.first);
         if let Some(turn) = turn_of_first.filter(|_| command.input.is_open()) {
             let fed = Arc::clone(&command);
             tokio::spawn(async move {
@@ -130,41 +123,37 @@ impl Command {
         let to_the_end = async move {
             // Held until the end: dropping the guard cancels the call.
             let _guard = guard;
-            follower.to_the_end(ended, behind).await;
+            follower.to_the_end(ended, entry, seat, late).await;
         };
         tokio::spawn(to_the_end.in_current_span());
         command
     }
 
-    /// Makes the record of a call in a fresh cell that has ended, so that its output can be read.
-    pub fn past(id: String, report: &CallReport, receipt: Receipt, control: Control) -> Arc<Self> {
-        let ended = Ended {
-            outcome: report.outcome.clone(),
-            usage: report.usage,
-            denials: report.denials.clone(),
-            timings: report.timings,
-            files_changed: report.files_changed.clone(),
-            network: report.network.clone(),
-            ..Ended::failed(Failure::Lost)
-        };
-        let finished = Finished { ended, took: report.duration };
+    /// Makes the record of a call that has ended, so that its output can be read.
+    pub fn past(
+        id: String,
+        session: Option<String>,
+        report: Report,
+        control: Control,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
-            session: None,
+            session,
             text: String::new(),
-            began: report.cwd.as_str().to_owned(),
-            receipt,
+            began: report.cwd,
+            receipt: report.receipt,
             mode: JobMode::Foreground,
             turn: 0,
             limits: report.limits,
             clamped: report.clamped,
             started: Instant::now(),
-            stdout: Stream::past(report.stdout.clone(), Source::Stdout),
-            stderr: Stream::past(report.stderr.clone(), Source::Stderr),
+            stdout: Stream::past(report.stdout, Source::Stdout),
+            stderr: Stream::past(report.stderr, Source::Stderr),
             input: Feed::new(None, FeedKind::Pipe).0,
             query: InputQuery::new(watch::channel((0, Waits::No)).1),
             control,
-            finished: watch::Sender::new(Some(finished)),
+            finished: watch::Sender::new(Some(Arc::new(report.ended))),
+            took: OnceLock::from(report.took),
             job: AtomicBool::new(false),
             tap: Mutex::default(),
         })
@@ -186,29 +175,37 @@ impl Command {
     }
 
     /// Returns its end, once it has ended.
-    pub fn finished(&self) -> Option<Finished> {
+    pub fn finished(&self) -> Option<Arc<Ended>> {
         self.finished.borrow().clone()
     }
 
+    /// Returns true once it has ended.
+    pub fn is_over(&self) -> bool {
+        self.finished.borrow().is_some()
+    }
+
+    /// Returns the time that it took, once it has ended.
+    pub fn took(&self) -> Option<Duration> {
+        self.took.get().copied()
+    }
+
     /// Resolves when it has ended.
-    pub async fn end(&self) -> Finished {
+    pub async fn end(&self) -> Arc<Ended> {
         let mut finished = self.finished.subscribe();
-        loop {
-            if let Some(finished) = finished.borrow_and_update().clone() {
-                return finished;
-            }
-            if finished.changed().await.is_err() {
-                // The sender is in `self`: this cannot be.
-                return Finished {
-                    ended: Ended::failed(Failure::Supervisor),
-                    took: Duration::ZERO,
-                };
-            }
+        match finished.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone()) {
+            Some(ended) => ended,
+            // The sender is in `self`: this cannot be.
+            None => Arc::new(Ended::failed(Failure::Supervisor)),
         }
     }
 
-    async fn to_the_end(self: Arc<Self>, ended: Receiver<Ended>, behind: Held) {
-        let Held { seat, late, entry, .. } = behind;
+    async fn to_the_end(
+        self: Arc<Self>,
+        ended: Receiver<Ended>,
+        entry: LoggedCall,
+        seat: Option<OwnedMutexGuard<Seat>>,
+        late: Late,
+    ) {
         let mut reported = pin!(reported(ended, &self.limits, &self.control));
         let end = loop {
             tokio::select! {
@@ -223,21 +220,14 @@ impl Command {
         self.stderr.seal(&*self);
         self.hush();
         tracing::debug!(job = self.id, outcome = end.outcome.name(), "ended");
-        entry.ended(&Story {
-            outcome: &end.outcome,
-            usage: &end.usage,
-            timings: &end.timings,
-            denials: &end.denials,
-            receipt: Some(&self.receipt),
-            network: end.network.as_ref(),
-        });
+        entry.ended(&end, self.receipt.as_ref());
         // The seat is freed before the end is reported: the receiver of the report may ask for the
         // next command.
         if let Some(mut seat) = seat {
             seat.after(&end);
         }
-        let finished = Finished { ended: end, took: self.started.elapsed() };
-        self.finished.send_replace(Some(finished));
+        self.took.get_or_init(|| self.started.elapsed());
+        self.finished.send_replace(Some(Arc::new(end)));
         let reader = tokio::spawn(Arc::clone(&self).drain_late());
         late.keep(Arc::clone(&self), reader);
     }

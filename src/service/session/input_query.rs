@@ -43,7 +43,7 @@ impl Command {
 
     /// Returns true if it waits for input, by the last answer.
     pub(crate) fn waits_for_input(&self) -> bool {
-        self.input.is_open() && self.finished().is_none() && self.query.answer() == Some(Waits::Yes)
+        self.input.is_open() && !self.is_over() && self.query.answer() == Some(Waits::Yes)
     }
 
     /// Resolves when it waits for input; that may never happen.
@@ -58,7 +58,7 @@ impl Command {
 
     /// Asks again, and waits for the answer.
     pub(super) async fn asked(&self) {
-        if !self.input.is_open() || self.finished().is_some() {
+        if !self.input.is_open() || self.is_over() {
             return;
         }
         let mut changes = self.query.waits.clone();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::Command;
 use super::feed::{Eof, InputEnd, Rest, WriteResult};
 use super::spool::{MAX_BYTES, MAX_COMMANDS};
-use super::{Command, Finished};
 use crate::workbench::Workbench;
-use crate::{CallReport, Caller, Refusal};
+use crate::{Caller, Refusal, Report};
 use model::job::JobSignal;
 
 const KEPT_MIB: u64 = MAX_BYTES >> 20;
@@ -84,7 +84,7 @@ impl Workbench {
         let seen = seen.unwrap_or_else(|| command.printed());
         let until = Instant::now() + wait;
         let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;
-        let is_done = |command: &Command| command.finished().is_some() || command.waits_for_input();
+        let is_done = |command: &Command| command.is_over() || command.waits_for_input();
         while !is_done(&command) && !fresh(command.printed()) && Instant::now() < until {
             tokio::select! {
                 biased;
@@ -100,10 +100,11 @@ impl Workbench {
 
     /// Keeps the output of a call in a fresh cell, and returns its handle.
     #[must_use]
-    pub(crate) fn keep(&self, report: &CallReport) -> Option<String> {
+    pub(crate) fn keep(&self, report: &Report) -> Option<String> {
+        report.receipt.as_ref()?;
         let id = self.sessions.spool.name();
         let control = self.shared.link.detached_control();
-        let command = Command::past(id.clone(), report, report.receipt.clone()?, control);
+        let command = Command::past(id.clone(), None, report.clone(), control);
         self.sessions.spool.keep(command);
         Some(id)
     }
@@ -139,9 +140,9 @@ impl Workbench {
         self.allowed("bash_input", id, Some(text))?;
         let command = self.sessions.spool.find(id)?;
         let before = command.printed();
-        let fed = match command.finished() {
-            Some(_) => WriteResult { taken: 0, rest: Some(Rest::Shut(InputEnd::Over)) },
-            None => command.input.give(text.as_bytes(), eof, TAKEN).await,
+        let fed = match command.is_over() {
+            true => WriteResult { taken: 0, rest: Some(Rest::Shut(InputEnd::Over)) },
+            false => command.input.give(text.as_bytes(), eof, TAKEN).await,
         };
         if !matches!(fed.rest, Some(Rest::Shut(_))) {
             command.input.passed_on().await;
@@ -157,19 +158,15 @@ impl Workbench {
         Ok((command, fed, before))
     }
 
-    /// Ends a command and waits for its end; returns how it had ended if it had before.
+    /// Ends a command and waits for its end; returns whether it had ended before.
     ///
     /// # Errors
     /// A denial by policy, or an unknown handle.
-    pub(crate) async fn stop(
-        &self,
-        id: &str,
-        stop: Stop,
-    ) -> Result<(Arc<Command>, Option<Finished>), Refusal> {
+    pub(crate) async fn stop(&self, id: &str, stop: Stop) -> Result<(Arc<Command>, bool), Refusal> {
         self.allowed("bash_kill", id, None)?;
         let command = self.sessions.spool.find(id)?;
-        let before = command.finished();
-        if before.is_none() {
+        let was_over = command.is_over();
+        if !was_over {
             match stop {
                 Stop::Interrupt => command.control.cancel(),
                 Stop::Terminate => command.control.signal(JobSignal::Terminate),
@@ -178,7 +175,7 @@ impl Workbench {
             // A command that does not end in this time is reported as running.
             drop(tokio::time::timeout(END, command.end()).await);
         }
-        Ok((command, before))
+        Ok((command, was_over))
     }
 
     /// Asks the rule of `bash`, and records its answer.

@@ -22,12 +22,10 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-pub use command::{Command, Finished};
+pub use command::Command;
 pub use feed::{Eof, InputEnd, Rest, WriteResult};
 pub use jobs::{NoJob, Offsets, Stop};
-use model::call::Call;
-use model::job::{JobMode, Limits, SessionId};
-use model::outcome::Outcome;
+use model::job::{JobMode, SessionId};
 use model::shells::ShellKind;
 use policy::Principal;
 pub(crate) use room::until_sent;
@@ -77,32 +75,6 @@ pub enum SessionError {
     Unknown(String, String),
 }
 
-/// A command as the client sent it.
-#[derive(Debug)]
-pub struct SessionRequest {
-    pub session: String,
-    pub call: Call,
-    /// Restart of the shell before the command.
-    pub restart: Restart,
-    pub patience: Patience,
-    pub kept: Retention,
-    /// In the shell, or next to it.
-    pub mode: JobMode,
-    /// The shell that the session must have; `None`: the one it has.
-    pub shell: Option<ShellKind>,
-}
-
-/// Time that a call waits for its command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// Until its end.
-    ToTheEnd,
-    /// So long; then the command is a job, and the call is answered.
-    Until(Duration),
-    /// Until its end, with the command a job after so long.
-    Beyond(Duration),
-}
-
 /// Storage of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
@@ -118,23 +90,6 @@ pub enum Restart {
     #[default]
     No,
     Yes,
-}
-
-/// A command that was started or failed to.
-#[derive(Debug)]
-pub struct Reply {
-    pub state: CommandState,
-    /// End of the command; `None` if it continues as a job.
-    pub finished: Option<Finished>,
-    pub session: String,
-    /// Directory in which the command began.
-    pub began: String,
-    /// End of the previous shell, if this command found a new one.
-    pub lost: Option<ShellLoss>,
-    /// Sessions that were ended to make room for this one.
-    pub made_room: Vec<UnusedSession>,
-    pub limits: Limits,
-    pub clamped: bool,
 }
 
 /// Use of a client's sessions, all together.
@@ -155,15 +110,6 @@ pub struct UnusedSession {
     pub id: SessionId,
     /// Time since its last command.
     pub unused: Duration,
-}
-
-/// Progress of a command.
-#[derive(Debug)]
-pub enum CommandState {
-    /// The command has a shell: it runs, or has ended ([`Command::finished`]).
-    Started(Arc<Command>),
-    /// The command never had a shell: it failed, or was cancelled.
-    Never(Outcome),
 }
 
 /// Sessions of every client of a server: they share the numbers that the supervisor knows them by.
@@ -425,7 +371,7 @@ impl Sessions {
         match mode {
             JobMode::Foreground => named.runs = Some(command),
             JobMode::Background => {
-                named.background.retain(|command| command.finished().is_none());
+                named.background.retain(|command| !command.is_over());
                 named.background.push(command);
             }
         }
@@ -456,14 +402,14 @@ impl Named {
     /// Returns when its last command ended, in the shell or next to it.
     fn last_used(&self) -> Instant {
         let all = self.runs.iter().chain(&self.background);
-        let ends = all.filter_map(|command| Some(command.started + command.finished()?.took));
+        let ends = all.filter_map(|command| Some(command.started + command.took()?));
         ends.chain([self.since]).max().unwrap_or(self.since)
     }
 
     /// Returns its running commands, in the shell and next to it.
     fn running(&self) -> Vec<Arc<Command>> {
         let all = self.runs.iter().chain(&self.background);
-        all.filter(|command| command.finished().is_none()).cloned().collect()
+        all.filter(|command| !command.is_over()).cloned().collect()
     }
 }
 

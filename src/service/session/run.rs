@@ -7,22 +7,23 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep_until};
 
-use super::command::{CommandInfo, Held};
+use super::command::NewCommand;
 use super::feed::FeedKind;
 use super::jobs::END;
 use super::room::{Opening, until_sent};
 use super::seat::Seat;
 use super::{
-    Command, CommandState, DEFAULT, Finished, Named, Patience, Reply, Restart, Retention,
-    SHOWN_CHARACTERS, SessionError, SessionRequest, ShellLoss, check_name,
+    Command, DEFAULT, Named, Restart, Retention, SHOWN_CHARACTERS, SessionError, ShellLoss,
+    UnusedSession, check_name,
 };
-use crate::workbench::{Observed, Workbench, heard};
-use crate::{Caller, Refusal};
-use audit::LoggedCall;
+use crate::report::Renewed;
+use crate::request::{SessionCommand, Wait};
+use crate::workbench::{Workbench, heard};
+use crate::{Caller, Refusal, Report};
 use capture::KEPT_BYTES;
 use model::call::{Call, Stdin};
 use model::job::{JobMode, SessionId, StartDirectory, Within, Workspace};
-use model::outcome::{Failure, Outcome};
+use model::outcome::{Ended, Failure};
 use model::profile::Profile;
 use model::shells::ShellKind;
 use policy::flags::Changes;
@@ -34,48 +35,81 @@ const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];
 /// Interval at which a waiting command checks: has the one before become a job?
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Decision about a command before it has its seat.
-struct Decided {
-    grant: Grant,
-    entry: LoggedCall,
-    directory: StartDirectory,
-    kept: Retention,
-    mode: JobMode,
-    shell: Option<ShellKind>,
+/// Time that a call waits for a command that is to run in the background anyway: long enough to
+/// report one that fails at once.
+const BACKGROUND: Duration = Duration::from_millis(200);
+
+/// Place of a command in its session.
+struct Seated {
+    named: Named,
+    seat: OwnedMutexGuard<Seat>,
+    opening: Option<Opening>,
+    made_room: Vec<UnusedSession>,
 }
 
 impl Workbench {
-    /// Decides a command and runs it in its session. Dropping the future cancels it.
+    /// Decides a command and runs it in its session: until it has ended, or is a job. Dropping the future cancels it.
     ///
     /// # Errors
     /// A denial by policy, or a session that cannot take the command: nothing ran.
     pub(crate) async fn in_session(
         &self,
-        request: SessionRequest,
+        command: SessionCommand,
         caller: &Caller,
-    ) -> Result<Reply, Refusal> {
-        check_name(&request.session)?;
-        let SessionRequest { session, call, restart, patience, kept, mode, shell } = request;
+    ) -> Result<(Arc<Command>, Renewed), Refusal> {
+        check_name(&command.session)?;
+        let SessionCommand { session, call, restart, wait: patience, kept, shell } = command;
         let directory =
             if call.cwd.is_some() { StartDirectory::Given } else { StartDirectory::Stay };
         let text = call.script.as_ref().map_or(String::new(), |script| {
-            let text = String::from_utf8_lossy(script.as_bytes()).into_owned();
+            let text = String::from_utf8_lossy(script.as_bytes());
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
         let surroundings =
             JobContext { changes: self.shared.changes, ..JobContext::from(self.shared.workspace) };
         let (grant, entry) = self.decide(caller.named(call), surroundings)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
-        let _waits = match self.shared.queue.place(&self.principal) {
-            Ok(waits) => waits,
-            Err(full) => {
-                entry.refused(full.to_string());
-                return Err(full);
+        let place = self.shared.queue.place(&self.principal);
+        let seated = match &place {
+            Ok(_) => self.seated(&session, (restart, shell), &grant, caller).await,
+            Err(full) => Err(full.clone()),
+        };
+        let Seated { named, seat, opening, made_room } = match seated {
+            Ok(seated) => seated,
+            Err(unseated) => {
+                entry.refused(unseated.to_string());
+                return Err(unseated);
             }
         };
-        let decided = Decided { grant, entry, directory, kept, mode, shell };
-        let decided = self.with_variables(&session, decided)?;
-        self.seated(session, text, restart, patience, decided, caller).await
+        let mode = match patience {
+            Wait::Background => JobMode::Background,
+            Wait::Foreground | Wait::Beyond | Wait::ToTheEnd => JobMode::Foreground,
+        };
+        let (kind, first) = input(&grant.job().stdin);
+        let new = NewCommand {
+            id: self.sessions.spool.name(),
+            session,
+            text,
+            report: Report::of(&grant),
+            mode,
+            keep: match kept {
+                Retention::Spooled => KEPT_BYTES,
+                Retention::Apart { bytes } => bytes,
+            },
+            late: seat.late(),
+            seat: None,
+            entry,
+            first,
+            kind,
+            produced: caller.produced.clone(),
+            tap: caller.tap.clone(),
+        };
+        let (command, lost) = self.start(&named, grant, directory, seat, new, opening).await?;
+        if kept == Retention::Spooled && command.receipt.is_some() {
+            self.sessions.spool.keep(Arc::clone(&command));
+        }
+        wait(&command, patience, self.shared.loaded.config.session_yield.value, caller).await;
+        Ok((command, Renewed::of(lost.as_ref(), &made_room)))
     }
 
     /// Returns the surroundings of a call on the workspace of the default session, if it may use
@@ -165,97 +199,64 @@ impl Workbench {
         Ok(())
     }
 
+    /// Waits until the session can take a command.
+    ///
+    /// # Errors
+    /// A session that cannot take it.
     async fn seated(
         &self,
-        session: String,
-        text: String,
-        restart: Restart,
-        patience: Patience,
-        decided: Decided,
+        session: &str,
+        (restart, shell): (Restart, Option<ShellKind>),
+        grant: &Grant,
         caller: &Caller,
-    ) -> Result<Reply, Refusal> {
-        let limits = decided.grant.job().limits;
-        let clamped = decided.grant.clamped();
+    ) -> Result<Seated, Refusal> {
+        self.check_variables(session, shell, grant)?;
         self.shared.clients.forget(&self.shared.link.forgotten());
-        let (named, made_room, mut opening) = self.open(&session, &decided.grant, caller).await;
+        let (named, made_room, mut opening) = self.open(session, grant, caller).await;
         if restart == Restart::Yes {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
         }
-        let seat = self.seat(&session, &named, restart, &mut opening, caller).await;
-        let fits = |seat| self.with_shell(&session, &named, seat, decided.shell);
-        let seat = match seat.and_then(fits) {
-            Ok(seat) => seat,
-            Err(unseated) => {
-                decided.entry.refused(unseated.to_string());
-                return Err(unseated.into());
-            }
-        };
-        let keep = match decided.kept {
-            Retention::Spooled => KEPT_BYTES,
-            Retention::Apart { bytes } => bytes,
-        };
-        // In a shell that has run something, [`Workbench::start`] knows better.
-        let began = decided.grant.job().cwd.as_str().to_owned();
-        let id = self.sessions.spool.name();
-        let mode = decided.mode;
-        let about = CommandInfo { id, session, text, began, limits, clamped, mode, keep };
-        let session = about.session.clone();
-        let given = about.began.clone();
-        let reply = |state, began, finished, lost| Reply {
-            state,
-            finished,
-            session,
-            began,
-            lost,
-            made_room,
-            limits,
-            clamped,
-        };
-        let is_new = !seat.started;
-        match self.start(&named, seat, about, decided, opening, caller).await {
-            Ok((command, lost)) => {
-                let finished = wait(&command, patience, caller).await;
-                let began = command.began.clone();
-                Ok(reply(CommandState::Started(command), began, finished, lost))
-            }
-            Err(Outcome::Failed(Failure::Busy { what })) if is_new => {
-                let others = self.sessions.described();
-                Err(SessionError::Full { what, others }.into())
-            }
-            Err(outcome) => Ok(reply(CommandState::Never(outcome), given, None, None)),
-        }
+        let seat = self.seat(session, &named, restart, &mut opening, caller).await?;
+        self.set_shell(session, &named, &seat, shell)?;
+        Ok(Seated { named, seat, opening, made_room })
     }
 
     /// Refuses a command with variables that its shell would not take.
-    fn with_variables(&self, session: &str, decided: Decided) -> Result<Decided, SessionError> {
-        let shell = decided.shell.unwrap_or_else(|| self.sessions.shell_of(session));
-        let mut names = decided.grant.job().env.iter().map(|(name, _)| name);
-        let found = names.find(|name| shell.keeps(name)).map(str::to_owned);
-        drop(names);
-        let Some(name) = found else { return Ok(decided) };
-        let kept = SessionError::KeptVariable { name, shell: shell.name() };
-        decided.entry.refused(kept.to_string());
-        Err(kept)
+    fn check_variables(
+        &self,
+        session: &str,
+        shell: Option<ShellKind>,
+        grant: &Grant,
+    ) -> Result<(), SessionError> {
+        let shell = shell.unwrap_or_else(|| self.sessions.shell_of(session));
+        let mut names = grant.job().env.iter().map(|(name, _)| name);
+        match names.find(|name| shell.keeps(name)) {
+            Some(name) => {
+                let name = name.to_owned();
+                Err(SessionError::KeptVariable { name, shell: shell.name() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Gives a session the shell that a command asks for; one that is kept must be that.
-    fn with_shell(
+    fn set_shell(
         &self,
         session: &str,
         named: &Named,
-        seat: OwnedMutexGuard<Seat>,
+        seat: &Seat,
         asked: Option<ShellKind>,
-    ) -> Result<OwnedMutexGuard<Seat>, SessionError> {
+    ) -> Result<(), SessionError> {
         let has = self.sessions.shell_of(session);
-        let Some(asked) = asked.filter(|asked| *asked != has) else { return Ok(seat) };
+        let Some(asked) = asked.filter(|asked| *asked != has) else { return Ok(()) };
         if seat.started && !named.restarted.load(Ordering::Acquire) {
             let has = has.name();
             let asked = asked.name();
             return Err(SessionError::OtherShell { session: session.to_owned(), has, asked });
         }
         self.sessions.has_shell(session, asked);
-        Ok(seat)
+        Ok(())
     }
 
     /// Waits for the one place in the shell, unless a job has it, which may take long.
@@ -275,7 +276,7 @@ impl Workbench {
         let mut seat = Box::pin(Arc::clone(&named.seat).lock_owned());
         loop {
             let holder = self.sessions.find(session).and_then(|named| named.runs);
-            let job = holder.filter(|command| command.is_job() && command.finished().is_none());
+            let job = holder.filter(|command| command.is_job() && !command.is_over());
             if let Some(job) = job.filter(|_| restart == Restart::No) {
                 let session = session.to_owned();
                 let job = job.id.clone();
@@ -302,60 +303,61 @@ impl Workbench {
         self.shared.clients.forget(&ended);
     }
 
+    /// Starts a command. One that fails to start has ended; with it comes the end of the previous shell, if this one is
+    /// new.
+    ///
+    /// # Errors
+    /// There is no room for its session.
     async fn start(
         &self,
         named: &Named,
+        grant: Grant,
+        directory: StartDirectory,
         mut seat: OwnedMutexGuard<Seat>,
-        mut about: CommandInfo,
-        decided: Decided,
+        mut new: NewCommand,
         opening: Option<Opening>,
-        caller: &Caller,
-    ) -> Result<(Arc<Command>, Option<ShellLoss>), Outcome> {
+    ) -> Result<(Arc<Command>, Option<ShellLoss>), SessionError> {
+        let is_new = !seat.started;
         let asked = named.restarted.swap(false, Ordering::AcqRel);
         if asked && (seat.started || seat.lost.is_some()) {
             seat.end(ShellLoss::Restart);
         }
-        let Decided { grant, entry, directory, kept, mode, .. } = decided;
-        let (kind, first) = input(&grant.job().stdin);
-        let id = named.id;
-        let shell = self.sessions.shell_of(&about.session);
-        let within = Within { session: id, directory, mode, shell };
+        let mode = new.mode;
+        let shell = self.sessions.shell_of(&new.session);
+        let within = Within { session: named.id, directory, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        let starting = self.shared.link.start_heard(grant, Some(within), heard(&entry));
-        match until_sent(opening, starting).await {
+        let starting = self.shared.link.start(grant, Some(within), heard(&new.entry));
+        let failure = match until_sent(opening, starting).await {
             Ok(running) => {
-                self.began(id, &mut seat);
+                self.began(named.id, &mut seat);
                 let lost = seat.takes(running.turn);
                 if let (StartDirectory::Stay, Some(cwd)) = (directory, &seat.cwd) {
-                    about.began.clone_from(cwd);
+                    new.report.cwd.clone_from(cwd);
                 }
-                let produced = caller.produced.clone();
-                let tap = caller.tap.clone();
-                let late = seat.late();
-                let seat = match mode {
+                new.seat = match mode {
                     JobMode::Foreground => Some(seat),
                     // The shell is free: it has no part in the end of this command.
                     JobMode::Background => None,
                 };
-                let behind = Held { seat, late, entry, first, kind, produced, tap };
-                let session = about.session.clone();
-                let command = Command::follow(about, running, behind);
+                let session = new.session.clone();
+                let command = Command::follow(new, running);
                 self.sessions.runs(&session, &command, mode);
-                if kept == Retention::Spooled {
-                    self.sessions.spool.keep(Arc::clone(&command));
-                }
-                Ok((command, lost))
+                return Ok((command, lost));
             }
-            Err(failure) => {
-                let outcome = Outcome::Failed(failure);
-                entry.ended(&Observed::nothing(outcome.clone()).story());
-                if !seat.started && seat.lost.is_none() {
-                    self.sessions.never_was(&about.session);
-                }
-                Err(outcome)
-            }
+            Err(failure) => failure,
+        };
+        let NewCommand { session, report, entry, .. } = new;
+        let report = Report { ended: Ended::failed(failure.clone()), ..report };
+        entry.ended(&report.ended, None);
+        if !seat.started && seat.lost.is_none() {
+            self.sessions.never_was(&session);
         }
+        if let (Failure::Busy { what }, true) = (failure, is_new) {
+            return Err(SessionError::Full { what, others: self.sessions.described() });
+        }
+        let control = self.shared.link.detached_control();
+        Ok((Command::past(String::new(), Some(session), report, control), None))
     }
 }
 
@@ -368,13 +370,15 @@ fn input(stdin: &Stdin) -> (FeedKind, Vec<u8>) {
     }
 }
 
-/// Waits for the end of a command: for the caller's patience, or until the call is cancelled.
-async fn wait(command: &Arc<Command>, patience: Patience, caller: &Caller) -> Option<Finished> {
+/// Waits for the end of a command, or until it is a job: after `yields`, unless the client waits on, or once it waits for
+/// input.
+async fn wait(command: &Arc<Command>, patience: Wait, yields: Duration, caller: &Caller) {
     let mut guard = CancelOnDrop(Some(Arc::clone(command)));
     let mut cancelled = false;
     let mut yields_at = match patience {
-        Patience::ToTheEnd => None,
-        Patience::Until(time) | Patience::Beyond(time) => Some(Instant::now() + time),
+        Wait::ToTheEnd => None,
+        Wait::Background => Some(Instant::now() + BACKGROUND),
+        Wait::Foreground | Wait::Beyond => Some(Instant::now() + yields),
     };
     // A command that waits for input may do so for ever: it is reported at once.
     loop {
@@ -386,9 +390,9 @@ async fn wait(command: &Arc<Command>, patience: Patience, caller: &Caller) -> Op
         };
         tokio::select! {
             biased;
-            finished = command.end() => {
+            _ = command.end() => {
                 guard.0 = None;
-                return Some(finished);
+                return;
             }
             () = caller.cancel.cancelled(), if !cancelled => {
                 cancelled = true;
@@ -396,17 +400,16 @@ async fn wait(command: &Arc<Command>, patience: Patience, caller: &Caller) -> Op
             }
             () = command.waits(), if !cancelled => break,
             () = yields, if !cancelled => match patience {
-                Patience::Beyond(_) => {
+                Wait::Beyond => {
                     command.becomes_job();
                     yields_at = None;
                 }
-                Patience::ToTheEnd | Patience::Until(_) => break,
+                Wait::Foreground | Wait::Background | Wait::ToTheEnd => break,
             }
         }
     }
     guard.0 = None;
     command.becomes_job();
-    None
 }
 
 /// Cancels a command that has no waiting call and has not become a job.

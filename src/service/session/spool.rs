@@ -67,7 +67,7 @@ impl Spool {
         kept.bound = kept.bound.saturating_add(max_bytes(&command));
         kept.commands.push_back(command);
         while kept.commands.len() > MAX_COMMANDS || kept.is_beyond_bytes() {
-            let ended = |command: &Arc<Command>| command.finished().is_some();
+            let ended = |command: &Arc<Command>| command.is_over();
             let Some(oldest) = kept.commands.iter().position(ended) else { return };
             if let Some(dropped) = kept.commands.remove(oldest) {
                 kept.bound = kept.bound.saturating_sub(max_bytes(&dropped));
