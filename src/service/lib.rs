@@ -7,6 +7,7 @@ pub mod apart;
 mod calculate;
 pub mod cli;
 pub mod client;
+mod client_terms;
 pub mod denied;
 pub mod executor;
 pub mod fair;

@@ -1,9 +1,14 @@
 //! The one path by which each call of a client runs: decided by policy, recorded, queued, started in
 //! a cell, captured.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
+use crate::cli::hooks::Answers;
+use crate::cli::state::ToolStates;
+use crate::client_terms::ClientTerms;
+use crate::host_programs::HostPrograms;
 use crate::queue::{Queue, Turn};
 use crate::{Caller, Refusal, Report, session, watch};
 use audit::{Audit, LoggedCall};
@@ -11,24 +16,22 @@ use capture::KEPT_BYTES;
 use config::Loaded;
 use link::{ConnectionListener, Link};
 use model::call::Call;
-use model::job::{ListChanges, Workspace};
+use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{Ended, Outcome};
 use policy::flags::Changes;
 use policy::tools::{Runs, ToolSpec};
-use policy::{Grant, JobContext, Principal};
+use policy::{Grant, JobContext, Policy, Principal};
 
 /// State that all clients of a server share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) link: Link,
-    /// Configuration in force, with policy and profiles.
-    pub(crate) loaded: Loaded,
     pub(crate) workspace: Workspace,
-    pub(crate) queue: Arc<Queue>,
+    pub(crate) queue: Queue,
     /// Turns of a project's scripts, which wait in the queue too.
-    pub(crate) workers: Arc<Queue>,
+    pub(crate) workers: Queue,
     /// Downloads for a project, which wait in no other queue.
-    pub(crate) fetches: Arc<Queue>,
+    pub(crate) fetches: Queue,
     pub(crate) audit: Audit,
     /// Sessions of every client.
     pub(crate) clients: Arc<session::Clients>,
@@ -36,6 +39,47 @@ pub(crate) struct Shared {
     pub(crate) changes: ListChanges,
     /// The workspace as a read-only grant, if projects have one.
     pub(crate) read_only: Option<Workspace>,
+    /// Access to the directory that is granted as `/workspace`, if one is.
+    pub(crate) granted: Option<Access>,
+    pub(crate) host_programs: HostPrograms,
+    /// Time limit of a `bash` call that asks for none, if the operator named one.
+    pub(crate) command_timeout: Option<Duration>,
+    /// Remembered results per client: shared ones would reveal to a client what another asked.
+    pub(crate) caches: Mutex<BTreeMap<Principal, Arc<calc::Cache>>>,
+    /// State that calls of declared commands share.
+    pub(crate) tools: ToolStates,
+    /// Answers of their hooks that are remembered.
+    pub(crate) answers: Answers,
+    /// Tools that the operator switched off since the start.
+    pub(crate) switched_off: RwLock<BTreeSet<String>>,
+    /// Number of such changes.
+    pub(crate) switches: tokio::sync::watch::Sender<u64>,
+    /// Rules about every client.
+    pub(crate) policy: Policy,
+    /// Terms of clients about which there is no rule, the operator's own among them.
+    pub(crate) terms: Arc<ClientTerms>,
+    /// Terms of the others, as far as they have called.
+    pub(crate) terms_of_clients: Mutex<BTreeMap<Principal, Arc<ClientTerms>>>,
+}
+
+impl Shared {
+    /// Returns the terms of a client.
+    fn terms_of(&self, client: &Principal) -> Arc<ClientTerms> {
+        if self.policy.clients().is_empty() || *client == Principal::local() {
+            return Arc::clone(&self.terms);
+        }
+        let mut all = self.terms_of_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let terms = all.entry(client.clone()).or_insert_with(|| {
+            let loaded = self.terms.loaded.clone();
+            Arc::new(ClientTerms::new(loaded, &self.policy, client, self.command_timeout))
+        });
+        Arc::clone(terms)
+    }
+
+    /// Returns true if the operator has switched the tool off since the start.
+    pub(crate) fn is_switched_off(&self, tool: &str) -> bool {
+        self.switched_off.read().unwrap_or_else(PoisonError::into_inner).contains(tool)
+    }
 }
 
 /// How a call in a fresh cell runs.
@@ -55,6 +99,8 @@ pub(crate) struct Workbench {
     /// The client.
     pub(crate) principal: Principal,
     pub(crate) shared: Arc<Shared>,
+    /// What the configuration leaves the client.
+    pub(crate) terms: Arc<ClientTerms>,
     /// Audit log, in which the lines of decisions name the client.
     pub(crate) audit: Audit,
     pub(crate) sessions: Arc<session::Sessions>,
@@ -66,6 +112,7 @@ impl Workbench {
         Self {
             audit: shared.audit.for_client(principal.clone()),
             sessions: session::Sessions::of_a_client(&shared.clients, principal.clone()),
+            terms: shared.terms_of(&principal),
             shared: Arc::clone(shared),
             principal,
         }
@@ -89,10 +136,10 @@ impl Workbench {
     ) -> Result<(Grant, LoggedCall), Refusal> {
         let asked = self.audit.new_record(&call);
         let tool = call.tool.clone();
-        match self.shared.loaded.policy.decide(
+        match self.terms.loaded.policy.decide(
             &self.principal,
             call,
-            &self.shared.loaded.profiles,
+            &self.terms.loaded.profiles,
             surroundings,
         ) {
             Ok(grant) => {
@@ -154,7 +201,7 @@ impl Workbench {
         let surroundings = self.command_beside_the_default(&call, changes);
         let asked = self.audit.new_record(&call);
         let tool = call.tool.clone();
-        let Loaded { policy, profiles, .. } = &self.shared.loaded;
+        let Loaded { policy, profiles, .. } = &self.terms.loaded;
         policy.decide(&self.principal, call, profiles, surroundings).map_err(|denial| {
             self.audit.denied(&tool, asked, &denial);
             denial.into()

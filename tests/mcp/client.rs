@@ -24,6 +24,7 @@ use profile::document::Document;
 use rmcp::model::{CallToolResult, ContentBlock, Tool};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use service::history::History;
 use service::host_programs::HostPrograms;
 use service::refused::{Refused, RefusedKind};
 use service::{Caller, Executor, Scope, Setup};
@@ -97,7 +98,6 @@ pub(crate) fn script(id: i64, text: &str) -> Value {
 #[derive(Debug)]
 pub(crate) struct Tools {
     pub(crate) client: Scope,
-    executor: Weak<Executor>,
     supervisor: OwnedFd,
 }
 
@@ -130,9 +130,8 @@ impl Tools {
             workers: 4,
             read_only: None,
         };
-        let executor = Arc::new(Executor::new(setup, Link::attach(near).unwrap(), Audit::off()));
-        let client = executor.scope(Principal::local());
-        Self { client, executor: Arc::downgrade(&executor), supervisor }
+        let executor = Executor::new(setup, Link::attach(near).unwrap(), Audit::off());
+        Self { client: executor.scope(Principal::local()), supervisor }
     }
 }
 
@@ -142,8 +141,8 @@ pub(crate) struct Client {
     output: BufReader<ReadHalf<DuplexStream>>,
     pub(crate) ends: Ends,
     pub(crate) server: JoinHandle<Result<(), ServeError>>,
-    /// Held by anything that can still run calls.
-    pub(crate) executor: Weak<Executor>,
+    /// History of the client's commands, held by anything that can still run calls.
+    pub(crate) history: Weak<History>,
     _supervisor: OwnedFd,
 }
 
@@ -158,14 +157,15 @@ impl Client {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(far);
         let ends = Ends::default();
-        let Tools { client, executor, supervisor } = Tools::all();
+        let Tools { client, supervisor } = Tools::all();
+        let history = Arc::downgrade(&client.state().history);
         let kill = ends.kill.clone();
         let server = Server::with_tools(client, kill, tools, None, Continuity::Connection);
         let server = tokio::spawn(connection(server, reader, writer, ends.clone(), None));
         let (output, input) = tokio::io::split(near);
         let input = Some(input);
         let output = BufReader::new(output);
-        Self { input, output, ends, server, executor, _supervisor: supervisor }
+        Self { input, output, ends, server, history, _supervisor: supervisor }
     }
 
     /// Starts a server and opens a session of an older revision.

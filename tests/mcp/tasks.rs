@@ -308,12 +308,12 @@ async fn a_call_cancelled_early_becomes_no_task() {
 async fn tasks_of_a_client_that_left_are_ended() {
     let mut client = Client::start();
     begun(&mut client, 1, "wait").await;
-    let executor = client.executor.clone();
-    assert!(executor.upgrade().is_some());
+    let history = client.history.clone();
+    assert!(history.upgrade().is_some());
     let server = client.leave();
     server.await.unwrap().unwrap();
     let gone = async {
-        while executor.upgrade().is_some() {
+        while history.upgrade().is_some() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

@@ -32,7 +32,7 @@ impl Server {
     where
         F: Future<Output = Result<T, Refused>>,
     {
-        self.tapped_turn(context, Tap::default(), call).await
+        self.watched_turn(context, Tap::default(), Ticks::Yes, call).await
     }
 
     /// Runs a call as [`Server::turn`] does, and sends its output and its time as progress.
@@ -45,7 +45,7 @@ impl Server {
         F: Future<Output = Result<T, Refused>>,
     {
         let Some(token) = context.meta.get_progress_token() else {
-            return self.turn(context, call).await;
+            return self.watched_turn(context, Tap::default(), Ticks::Yes, call).await;
         };
         let (tap, pieces) = Tap::listened();
         let live = OutputNotifier::new(context, Some(token), notifier::USUAL);

@@ -45,7 +45,7 @@ impl Scope {
             let grant = self.workbench.only_decided(call, declared.command.changes)?;
             return Ok(DeclaredResult::would_run(declared, &grant, about));
         }
-        let Some(state) = self.executor.tools.get(about.tool) else {
+        let Some(state) = self.workbench.shared.tools.get(about.tool) else {
             let error = ToolError::new(ErrorType::Unknown, "the tool has no state");
             return Ok(DeclaredResult::refused(error, about));
         };

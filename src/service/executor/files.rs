@@ -59,7 +59,7 @@ impl Scope {
                        .envrc, .vscode, .idea, .claude, .mcp.json and the like";
         let is_refusal = [Errno::EPERM, Errno::EROFS, Errno::EBUSY, Errno::EXDEV, Errno::EACCES]
             .contains(&errno);
-        match self.executor.granted {
+        match self.workbench.shared.granted {
             Some(Access::ReadOnly) if errno == Errno::EROFS => {
                 Some("the operator granted /workspace for reading only")
             }

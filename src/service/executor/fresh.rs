@@ -61,7 +61,7 @@ impl Scope {
 
     /// Makes the report of a call that ended, under the profile that it named.
     fn of_fresh_cell(&self, report: Report, named: Option<&ProfileName>) -> CommandReport {
-        let named = named.and_then(|name| self.workbench.shared.loaded.profiles.get(name));
+        let named = named.and_then(|name| self.workbench.terms.loaded.profiles.get(name));
         let denial = |denied: &DeniedCall| match named {
             Some(profile) => DenialReport::of(denied, profile),
             None => self.denial(denied),
@@ -71,7 +71,8 @@ impl Scope {
         let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
-        let absent_program = self.executor.host_programs.remark(&report.ended.outcome, &stderr);
+        let absent_program =
+            self.workbench.shared.host_programs.remark(&report.ended.outcome, &stderr);
         CommandReport {
             absent_program,
             stdout,

@@ -97,7 +97,7 @@ impl Scope {
     ) -> Result<Answer, ToolError> {
         let input =
             hooks::input(declared, request, &hooked.words, hooked.call.argv.words()).to_string();
-        let remembered = &self.executor.answers;
+        let remembered = &self.workbench.shared.answers;
         // Per client, so that the time of an answer does not reveal another client's calls.
         let key = format!("{}\0{input}", self.workbench.principal.name());
         if let Some(answer) = remembered.get(&hook.script, &key).filter(|_| hook.remember) {
@@ -126,7 +126,7 @@ impl Scope {
         let bad = |why: &str| hooks::failed(hook, &format!("cannot run: {why}"));
         // Without it the cell would have all that its profile has.
         let only = hooked.call.only.clone().ok_or_else(|| bad("the call is held to no target"))?;
-        let loaded = &self.executor.shared.loaded;
+        let loaded = &self.workbench.terms.loaded;
         let name = format!("{}{}", hook.at.prefix(), about.tool);
         let search = loaded.policy.terms(&name, &loaded.profiles);
         let search = search.map_err(|denial| bad(&format!("{denial}; {}", denial.hint)))?.profile;
@@ -213,7 +213,7 @@ impl Scope {
 
     /// Checks that cells of a hook reach nothing, whatever was added to their profile at the start.
     fn without_a_network(&self, name: &str) -> Result<(), String> {
-        let loaded = &self.executor.shared.loaded;
+        let loaded = &self.workbench.terms.loaded;
         let terms = loaded.policy.terms(name, &loaded.profiles);
         let terms = terms.map_err(|denial| format!("{denial}; {}", denial.hint))?;
         match terms.profile.egress.class <= NetworkClass::Loopback {

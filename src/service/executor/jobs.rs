@@ -62,7 +62,7 @@ impl Scope {
 
     async fn output(&self, request: OutputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
         let OutputRequest { id, since, tail, pattern, wait, characters } = request;
-        let wait = wait.min(self.executor.yield_after);
+        let wait = wait.min(self.yield_after());
         let command = self.workbench.look(&id, since, wait, &caller).await?;
         let seen = match (since, pattern, tail) {
             (None, None, None) => at_its_ends(&command, characters, Wanted::default()),
@@ -81,7 +81,7 @@ impl Scope {
 
     async fn input(&self, request: InputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
         let InputRequest { job, text, eof, wait } = request;
-        let wait = wait.map_or(ANSWER, |wait| wait.min(self.executor.yield_after));
+        let wait = wait.map_or(ANSWER, |wait| wait.min(self.yield_after()));
         let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &caller).await?;
         let seen = piece(&command, before, INLINE_CHARACTERS);
         let (note, taken) = input_note(text.len(), fed, eof);

@@ -5,7 +5,8 @@ use std::sync::PoisonError;
 
 use tracing::info;
 
-use super::{Executor, withheld};
+use super::Executor;
+use crate::client_terms::withheld;
 use config::{Loaded, ShownLine};
 
 /// Choice of whether a tool is offered.
@@ -37,13 +38,18 @@ impl Executor {
             return Err(NoControl::Unknown(tool.to_owned()));
         }
         // One that some clients alone may call can be switched off too.
-        let of = |policy| Loaded { policy, ..self.shared.loaded.clone() };
-        if self.policy.per_client().into_iter().all(|policy| withheld(&of(policy), tool).is_some())
+        let of = |policy| Loaded { policy, ..self.shared.terms.loaded.clone() };
+        if self
+            .shared
+            .policy
+            .per_client()
+            .into_iter()
+            .all(|policy| withheld(&of(policy), tool).is_some())
         {
             return Err(NoControl::Configured(tool.to_owned()));
         }
         let changed = {
-            let mut off = self.switched_off.write().unwrap_or_else(PoisonError::into_inner);
+            let mut off = self.shared.switched_off.write().unwrap_or_else(PoisonError::into_inner);
             match to {
                 ToolSwitch::On => off.remove(tool),
                 ToolSwitch::Off => off.insert(tool.to_owned()),
@@ -51,7 +57,7 @@ impl Executor {
         };
         if changed {
             self.clear_caches();
-            self.switches.send_modify(|count| *count += 1);
+            self.shared.switches.send_modify(|count| *count += 1);
             info!(tool, on = to == ToolSwitch::On, "tool.switched");
         }
         Ok(changed)
@@ -63,9 +69,9 @@ impl Executor {
     /// There is no such tool, or it has no breaker.
     pub fn reset_breakers(&self, tool: Option<&str>) -> Result<usize, NoControl> {
         let Some(tool) = tool else {
-            return Ok(self.tools.all().filter(|state| state.reset()).count());
+            return Ok(self.shared.tools.all().filter(|state| state.reset()).count());
         };
-        match self.tools.get(tool) {
+        match self.shared.tools.get(tool) {
             Some(state) => Ok(usize::from(state.reset())),
             None if self.knows(tool) => Err(NoControl::NoBreaker(tool.to_owned())),
             None => Err(NoControl::Unknown(tool.to_owned())),
@@ -74,23 +80,18 @@ impl Executor {
 
     /// Returns the configuration in force. Values name files of the host, which must be left out where it is shown.
     pub fn configuration(&self) -> Vec<ShownLine> {
-        self.shared.loaded.config.shown()
+        self.shared.terms.loaded.config.shown()
     }
 
     /// Forgets what was remembered of earlier calls: values of the calculator, answers of hooks.
     pub fn clear_caches(&self) {
-        self.answers.clear();
-        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.answers.clear();
+        let caches = self.shared.caches.lock().unwrap_or_else(PoisonError::into_inner);
         caches.values().for_each(|cache| cache.clear());
         info!("caches.cleared");
     }
 
-    /// Returns true if the operator has switched the tool off since the start.
-    pub(super) fn is_switched_off(&self, tool: &str) -> bool {
-        self.switched_off.read().unwrap_or_else(PoisonError::into_inner).contains(tool)
-    }
-
     fn knows(&self, tool: &str) -> bool {
-        policy::tools::NAMES.contains(&tool) || self.shared.loaded.policy.declares(tool)
+        policy::tools::NAMES.contains(&tool) || self.shared.terms.loaded.policy.declares(tool)
     }
 }

@@ -62,7 +62,7 @@ impl Scope {
                 format!("`{}` is no name of a public host, and projects reach no address", to.host);
             Refused::new(RefusedKind::Denied, why)
         })?;
-        let loaded = &self.executor.shared.loaded;
+        let loaded = &self.workbench.terms.loaded;
         // A denial is decided and recorded with the call.
         if let Ok(terms) = loaded.policy.terms(&name, &loaded.profiles)
             && !is_granted(&terms, &to)
@@ -94,7 +94,7 @@ impl Scope {
     /// # Errors
     /// A rule that its profile has not, or that the policy leaves it not. Nothing is granted by asking.
     fn asked_egress(&self, call: &Call, ids: Vec<String>) -> Result<Only, Refused> {
-        let loaded = &self.executor.shared.loaded;
+        let loaded = &self.workbench.terms.loaded;
         // A denial is decided and recorded with the call.
         if let Ok(terms) =
             loaded.policy.terms_under(&call.tool, call.profile.as_ref(), &loaded.profiles)

@@ -24,7 +24,7 @@ impl Scope {
         match request {
             BashRequest::Run { mut command, shown } => {
                 let asked = &mut command.call.asked;
-                asked.wall = asked.wall.or(self.executor.default_timeout);
+                asked.wall = asked.wall.or(self.workbench.terms.default_timeout);
                 let (command, renewed) = self.workbench.in_session(*command, &caller).await?;
                 let streams = printed(&command, shown);
                 Ok(match command.finished() {
@@ -62,7 +62,7 @@ impl Scope {
         };
         let session = command.session.is_some();
         CommandReport {
-            absent_program: self.executor.host_programs.remark(&ended.outcome, &stderr),
+            absent_program: self.workbench.shared.host_programs.remark(&ended.outcome, &stderr),
             stdout,
             stderr,
             denials: ended.denials.iter().map(|denied| self.denial(denied)).collect(),

@@ -57,7 +57,7 @@ async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program(
     let health = |tool: &str| executor.tool_figures().get(tool).map(|figures| figures.health);
     assert_eq!(health("cli_jq"), Some(ToolHealth::Unhealthy), "before any call");
     assert_eq!(health("cli_file"), Some(ToolHealth::Healthy));
-    let state = executor.tools.get("cli_file").ok_or("it is on")?;
+    let state = executor.shared.tools.get("cli_file").ok_or("it is on")?;
     let local = Principal::local();
     for _ in 0..5 {
         state.breaker(&local).pass().map_err(|_| "it is closed")?.failed();

@@ -180,7 +180,7 @@ impl Workbench {
 
     /// Asks the rule of `bash`, and records its answer.
     fn allowed(&self, tool: &'static str, job: &str, input: Option<&str>) -> Result<(), Refusal> {
-        let terms = self.shared.loaded.policy.terms(tool, &self.shared.loaded.profiles);
+        let terms = self.terms.loaded.policy.terms(tool, &self.terms.loaded.profiles);
         self.audit.of_job(tool, job, input, terms.as_ref().map(|terms| terms.rule))?;
         terms.map(drop).map_err(Refusal::from)
     }

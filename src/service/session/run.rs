@@ -108,7 +108,7 @@ impl Workbench {
         if kept == Retention::Spooled && command.receipt.is_some() {
             self.sessions.spool.keep(Arc::clone(&command));
         }
-        wait(&command, patience, self.shared.loaded.config.session_yield.value, caller).await;
+        wait(&command, patience, self.terms.loaded.config.session_yield.value, caller).await;
         Ok((command, Renewed::of(lost.as_ref(), &made_room)))
     }
 
@@ -143,10 +143,10 @@ impl Workbench {
 
     /// Returns the profile that a call would get; `None` if it is not allowed.
     fn profile_of(&self, call: &Call) -> Option<&Profile> {
-        let terms = self.shared.loaded.policy.terms_under(
+        let terms = self.terms.loaded.policy.terms_under(
             &call.tool,
             call.profile.as_ref(),
-            &self.shared.loaded.profiles,
+            &self.terms.loaded.profiles,
         );
         terms.ok().map(|terms| terms.profile)
     }
@@ -154,7 +154,7 @@ impl Workbench {
     /// Returns the profile of sessions: that of the shell, or without a shell that of one-shot calls.
     fn session_profile(&self) -> Option<&Profile> {
         let terms = OF_SESSIONS.iter().find_map(|tool| {
-            self.shared.loaded.policy.terms(tool, &self.shared.loaded.profiles).ok()
+            self.terms.loaded.policy.terms(tool, &self.terms.loaded.profiles).ok()
         });
         terms.map(|terms| terms.profile).filter(|profile| profile.can_hold_a_shell())
     }
