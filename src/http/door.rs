@@ -3,7 +3,6 @@
 //! Each client has a table of sessions. The id of another client's session is not in it, so it is answered as an
 //! unknown one.
 
-use std::io;
 use std::sync::{Arc, PoisonError};
 
 use axum::Router;
@@ -69,6 +68,9 @@ pub trait MakeHandler: Send + Sync + 'static {
     }
 }
 
+/// Makes the handler of a request without a session.
+type MakeOfRequest<H> = Arc<dyn Fn() -> H + Send + Sync>;
+
 /// MCP as rmcp serves it.
 type Service<H> = StreamableHttpService<H, LocalSessionManager>;
 
@@ -88,6 +90,8 @@ pub struct Door<H> {
     made: Arc<std::sync::Mutex<Option<ActivityProbe>>>,
     uses: Arc<SessionUses>,
     secret: Option<Arc<RemoteSecret>>,
+    /// Makes the handler of a request without a session.
+    of_request: MakeOfRequest<H>,
     streams: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
@@ -119,6 +123,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         let stateless = config.clone().with_legacy_session_mode(false);
         let streamed = stateless.clone().with_json_response(false);
         let of_request = of_requests(handlers, client);
+        let made_of = Arc::clone(&of_request);
+        let make = move || Ok(made_of());
         let made_by = Arc::clone(handlers);
         let of = client.principal.clone();
         let made: Arc<std::sync::Mutex<Option<ActivityProbe>>> = Arc::default();
@@ -131,16 +137,22 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         Self {
             sessions: Service::new(of_session, Arc::clone(&table), config),
             table,
-            requests: Service::new(of_request.clone(), Arc::default(), stateless),
-            streamed: Service::new(of_request, Arc::default(), streamed),
+            requests: Service::new(make.clone(), Arc::default(), stateless),
+            streamed: Service::new(make, Arc::default(), streamed),
             most: limits.sessions,
             opening: Mutex::default(),
             made,
             uses: Arc::default(),
             secret: handlers.secret(),
+            of_request,
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiting: Arc::new(Semaphore::new(limits.requests)),
         }
+    }
+
+    /// Returns the handler of a request without a session.
+    pub(crate) fn handler(&self) -> H {
+        (self.of_request)()
     }
 
     /// Takes one of the client's places for requests that wait for their answer.
@@ -253,10 +265,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 
 /// Returns a function that makes the handler of a request without a session. A known client has one handler, which
 /// keeps its state. Where clients have no names, each request has a new handler.
-fn of_requests<M: MakeHandler>(
-    handlers: &Arc<M>,
-    client: &Client,
-) -> impl Fn() -> io::Result<M::Handler> + Clone + Send + Sync + 'static {
+fn of_requests<M: MakeHandler>(handlers: &Arc<M>, client: &Client) -> MakeOfRequest<M::Handler> {
     let made_by = Arc::clone(handlers);
     let of = client.principal.clone();
     let rights = client.rights;
@@ -265,7 +274,7 @@ fn of_requests<M: MakeHandler>(
         ClientRights::Operator => made_by.watcher(&of),
     };
     let kept = (client.standing == Standing::Known).then(|| make(Continuity::Requests));
-    move || Ok(kept.clone().unwrap_or_else(|| make(Continuity::Anonymous)))
+    Arc::new(move || kept.clone().unwrap_or_else(|| make(Continuity::Anonymous)))
 }
 
 /// Returns true for the revision without sessions, which a header of each request names.

@@ -11,6 +11,7 @@ use crate::health::{Health, HealthWord, health};
 use crate::metrics::metrics;
 use crate::openapi::openapi;
 use crate::operator::{self, configuration};
+use crate::rest;
 use crate::run::run;
 use crate::scopes::Scopes;
 use crate::session_use::ActivityProbe;
@@ -58,6 +59,7 @@ impl MakeHandler for Scopes {
             .route("/tools/{name}/disable", post(operator::disable))
             .route("/tools/{name}/reset", post(operator::reset))
             .with_state(Arc::clone(self))
+            .merge(rest::routes())
     }
 
     fn health(&self) -> HealthWord {

@@ -25,7 +25,7 @@ use crate::door::{Door, MakeHandler};
 use crate::guard::{Guard, guard};
 use crate::limits::ListenerLimits;
 use crate::respond::Refusal;
-use crate::rest;
+
 use crate::throttle::LogThrottle;
 use mcp::lines::Ends;
 
@@ -69,7 +69,6 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     let guarded = Arc::new(Guard::new(&handlers, access, &limits, (ends.clone(), leaving), &end));
     let router = Router::new()
         .route("/mcp", any(mcp::<M::Handler>))
-        .merge(rest::routes::<M::Handler>())
         .merge(handlers.more())
         .method_not_allowed_fallback(async || {
             let message = "this path has other methods";

@@ -4,9 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use hyperium_http::request::Parts;
-use rmcp::RoleServer;
-use rmcp::service::RequestContext;
+use crate::context::Context;
 
 /// Memory that a request is charged for. It is released with the answer, or later by a call that runs on after its
 /// answer and still holds the arguments. Clones share the charge.
@@ -27,10 +25,8 @@ impl Charge {
         Self { _held: Arc::new(held) }
     }
 
-    /// Returns the charge of a request: an extension of the message, or of its HTTP request.
-    pub(crate) fn of(context: &RequestContext<RoleServer>) -> Option<Self> {
-        let extensions = &context.extensions;
-        let of_http = || extensions.get::<Parts>()?.extensions.get::<Self>();
-        extensions.get::<Self>().or_else(of_http).cloned()
+    /// Returns the charge of a request.
+    pub(crate) fn of(context: &Context) -> Option<Self> {
+        context.extension().cloned()
     }
 }

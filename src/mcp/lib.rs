@@ -14,7 +14,6 @@ mod changes;
 pub mod charge;
 pub mod commands;
 mod context;
-mod correlation;
 pub mod exec;
 pub mod files;
 pub mod gate;

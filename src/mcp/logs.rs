@@ -9,10 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
-use rmcp::service::RequestContext;
-use rmcp::{Peer, RoleServer};
 use serde_json::{Map, Value};
 
+use crate::context::Context;
 use crate::{harmless, tasks};
 use projects::ScriptMessage;
 
@@ -80,12 +79,7 @@ impl Logs {
     }
 
     /// Sends a message of a script, if the client receives its level and has room for it.
-    pub(crate) async fn tell_script(
-        &self,
-        context: &RequestContext<RoleServer>,
-        message: ScriptMessage,
-        usual: &str,
-    ) {
+    pub(crate) async fn tell_script(&self, context: &Context, message: ScriptMessage, usual: &str) {
         let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
         // From MCP 2026-07-28 on a client asks for messages in each request, or gets no messages.
         let usual = (!tasks::is_modern(context)).then(|| serde_json::from_value(usual.into()).ok());
@@ -106,15 +100,13 @@ impl Logs {
         note.logger = message.logger;
         harmless::value(&mut note.data);
         note.logger.iter_mut().for_each(harmless::text);
-        if let Err(error) = context.peer.notify_logging_message(note).await {
-            tracing::debug!(%error, "a message was not sent");
-        }
+        context.notify_log(note).await;
     }
 
     /// Returns the log of one call's output, if the client receives output.
     pub(crate) fn for_output(
         &self,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
         logger: &'static str,
     ) -> Option<CallLog<'_>> {
         let request = serde_json::to_value(&context.id).unwrap_or_default();
@@ -148,7 +140,7 @@ pub struct CallLog<'s> {
 
 impl CallLog<'_> {
     /// Sends output, or counts it once the client's limit is reached.
-    pub async fn tell(&self, peer: &Peer<RoleServer>, what: &'static str, text: &str) {
+    pub(crate) async fn tell(&self, context: &Context, what: &'static str, text: &str) {
         let place = {
             let mut window = self.logs.window.lock().unwrap_or_else(PoisonError::into_inner);
             Window::place(&mut window, Instant::now())
@@ -161,10 +153,7 @@ impl CallLog<'_> {
             fields.insert("left_out".to_owned(), Value::from(left_out));
         }
         let note = LoggingMessageNotificationParam::new(LoggingLevel::Info, Value::Object(fields));
-        if let Err(error) = peer.notify_logging_message(note.with_logger(self.logger)).await {
-            // The connection is going down; the call itself is ended elsewhere.
-            tracing::debug!(%error, "output was not sent");
-        }
+        context.notify_log(note.with_logger(self.logger)).await;
     }
 }
 

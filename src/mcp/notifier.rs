@@ -107,7 +107,7 @@ impl<'s> OutputNotifier<'s> {
 
     async fn log(&self, what: &'static str, text: &str) {
         if let Some(logs) = &self.logs {
-            logs.tell(&self.context.peer, what, text).await;
+            logs.tell(self.context, what, text).await;
         }
     }
 
@@ -115,9 +115,6 @@ impl<'s> OutputNotifier<'s> {
         let Some(token) = self.token.clone() else { return };
         let elapsed = self.started.elapsed().as_secs_f64();
         let note = ProgressNotificationParam::new(token, elapsed).with_message(text);
-        if let Err(error) = self.context.peer.notify_progress(note).await {
-            // The connection is going down; the call itself is ended elsewhere.
-            tracing::debug!(%error, "output was not sent");
-        }
+        self.context.notify_progress(note).await;
     }
 }

@@ -4,11 +4,9 @@ use std::ops::Range;
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use rmcp::ErrorData;
-use rmcp::model::MetaObject;
+use rmcp::model::{MetaObject, RequestMetaObject};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-use crate::context::Context;
 
 /// Default and maximum entries of a page.
 const USUAL: usize = 50;
@@ -93,8 +91,8 @@ pub(crate) fn invalid() -> ErrorData {
 }
 
 /// Returns the length of a page that a request asks for.
-pub(crate) fn length(context: &Context) -> usize {
-    asked_length(moved(context, "limit"))
+pub(crate) fn length(meta: &RequestMetaObject) -> usize {
+    asked_length(moved(meta, "limit"))
 }
 
 fn asked_length(asked: Option<&Value>) -> usize {
@@ -103,8 +101,8 @@ fn asked_length(asked: Option<&Value>) -> usize {
 }
 
 /// Returns a member of the parameters that the protocol does not have there.
-pub(crate) fn moved<'c>(context: &'c Context, name: &str) -> Option<&'c Value> {
-    context.meta.get(&format!("{MOVED}{name}"))
+pub(crate) fn moved<'m>(meta: &'m RequestMetaObject, name: &str) -> Option<&'m Value> {
+    meta.get(&format!("{MOVED}{name}"))
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
-use rmcp::{Peer, RoleServer};
 use tokio::time::Instant;
 
+use crate::context::Context;
 use capture::Produced;
 
 /// Interval of progress notifications.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends a notification every `INTERVAL` until dropped. Never resolves: race it with the call.
-pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Produced) {
+pub(crate) async fn report(context: &Context, token: ProgressToken, produced: Produced) {
     let start = Instant::now();
     let mut ticks = tokio::time::interval_at(start + INTERVAL, INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -21,10 +21,7 @@ pub async fn report(peer: Peer<RoleServer>, token: ProgressToken, produced: Prod
         let elapsed = start.elapsed();
         let note = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
             .with_message(running(elapsed, produced.bytes()));
-        if peer.notify_progress(note).await.is_err() {
-            // The connection is going down; the call itself is ended elsewhere.
-            std::future::pending::<()>().await;
-        }
+        context.notify_progress(note).await;
     }
 }
 

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
-    CompletionInfo, ErrorCode, GetPromptResponse, GetPromptResult, JsonObject, Prompt,
-    PromptArgument, PromptMessage, ReadResourceResult, Reference, Resource, ResourceContents,
-    ResourceTemplate, ResultType, Role, Tool,
+    CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo,
+    ErrorCode, GetPromptResponse, GetPromptResult, JsonObject, Prompt, PromptArgument,
+    PromptMessage, ReadResourceResult, Reference, Resource, ResourceContents, ResourceTemplate,
+    ResultType, Role, Tool,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -163,13 +163,13 @@ impl Server {
         &self,
         project: Arc<Project>,
         tool: ScriptTool,
-        request: CallToolRequestParams,
+        arguments: Option<JsonObject>,
         context: Context,
     ) -> Result<CallToolResponse, ErrorData> {
         let span = tracing::error_span!("call", id = %context.id, tool = %tool.name);
         let server = self.clone();
         let run = async move |context: Context| {
-            server.ran_script(&project, &tool, request, &context).await
+            server.ran_script(&project, &tool, arguments, &context).await
         };
         self.run_call(context, run).instrument(span).await
     }
@@ -178,18 +178,18 @@ impl Server {
         &self,
         project: &Project,
         tool: &ScriptTool,
-        request: CallToolRequestParams,
+        arguments: Option<JsonObject>,
         context: &Context,
     ) -> Result<CallToolResult, ErrorData> {
         self.admit_call(project, tool, context).await?;
         let meta = serde_json::to_value(&context.meta).ok();
         let meta = meta.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
-        let arguments = request.arguments.unwrap_or_default();
+        let arguments = arguments.unwrap_or_default();
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
             .for_pages(shows_pages(context))
             .in_roots(project, &self.client_roots(project, context).await);
-        let launch = match pages::moved(context, "timeoutSecs").and_then(Value::as_u64) {
+        let launch = match pages::moved(&context.meta, "timeoutSecs").and_then(Value::as_u64) {
             Some(seconds) => launch.within(project, seconds),
             None => launch,
         };
@@ -284,10 +284,11 @@ impl Server {
             CompletionRequest { of, argument, value, known: &known, limit: SUGGESTIONS, offset: 0 };
         let hash = asked.hash();
         let list = Paged { collection: &completion.name, hash: &hash, total: COMPLETIONS };
-        let limit = pages::moved(context, "limit").and_then(Value::as_u64).filter(|it| *it > 0);
+        let limit =
+            pages::moved(&context.meta, "limit").and_then(Value::as_u64).filter(|it| *it > 0);
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         asked.limit = limit.map_or(SUGGESTIONS, |limit| limit.min(SUGGESTIONS));
-        if let Some(cursor) = pages::moved(context, "cursor") {
+        if let Some(cursor) = pages::moved(&context.meta, "cursor") {
             let place = cursor.as_str().and_then(|cursor| list.place(cursor));
             asked.offset = place.ok_or_else(pages::invalid)?;
         }
@@ -326,7 +327,7 @@ fn contents(content: ResourceContent, asked: AskedResource) -> ResourceContents 
 
 /// Returns true if a client can display pages.
 fn shows_pages(context: &Context) -> bool {
-    let client = context.peer.peer_info();
+    let client = context.peer.as_ref().and_then(|peer| peer.peer_info());
     let extensions = client.as_ref().and_then(|client| client.capabilities.extensions.as_ref());
     extensions.is_some_and(|all| all.contains_key(PAGES))
 }

@@ -8,7 +8,7 @@ use super::arguments::nearest;
 use super::logs::Logs;
 use super::pages::{self, Page, Paged};
 use super::tasks::{self, Tasks};
-use super::{commands, harmless, reply};
+use super::{commands, harmless, projects, reply};
 use crate::background_task::BackgroundTask;
 use crate::context::Context;
 use crate::projects::current::CurrentProject;
@@ -18,8 +18,8 @@ use policy::tools::class_name;
 use projects::{Project, ScriptRoot, ScriptTool};
 use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ConstString, Implementation,
-    JsonObject, MetaObject, PaginatedRequestParams, Tool,
+    CallToolResponse, CallToolResult, ConstString, Implementation, JsonObject, MetaObject,
+    PaginatedRequestParams, RequestMetaObject, Tool,
 };
 use service::Scope;
 use service::cli::Declared;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// Entries of a page, the cursor of the next one, and the `_meta` of the list.
 type PageOf<T> = (Vec<T>, Option<String>, Option<MetaObject>);
@@ -197,14 +198,14 @@ impl Server {
         collection: &str,
         mut all: Vec<T>,
         request: Option<PaginatedRequestParams>,
-        context: &Context,
+        asked: &RequestMetaObject,
     ) -> Result<PageOf<T>, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
         let Some(project) = project else {
             return if cursor.is_some() { Err(pages::invalid()) } else { Ok((all, None, None)) };
         };
         let list = Paged { collection, hash: &project.hash, total: all.len() };
-        let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(context))?;
+        let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(asked))?;
         all.truncate(range.end);
         Ok((all.split_off(range.start), next, Some(meta)))
     }
@@ -246,13 +247,72 @@ impl Server {
         self.0.client.commands().iter().find(|declared| declared.command.name == name)
     }
 
+    /// Returns every tool that is offered, with its schemas.
+    ///
+    /// # Errors
+    /// Lists of a project that cannot be trusted.
+    pub fn tools(&self) -> Result<Vec<Tool>, ErrorData> {
+        let project = self.project()?;
+        let scripts = project.iter().flat_map(|project| self.scripts(project));
+        Ok(scripts.map(projects::described).chain(self.own_tools()).collect())
+    }
+
+    /// Returns the name of the tool that is offered under this name, which can be that of its class.
+    ///
+    /// # Errors
+    /// Lists of a project that cannot be trusted.
+    pub fn offered(&self, name: &str) -> Result<Option<String>, ErrorData> {
+        let project = self.project()?;
+        let scripts = project.iter().flat_map(|project| self.scripts(project));
+        let names: Vec<&str> =
+            scripts.map(|tool| tool.name.as_str()).chain(self.own_names()).collect();
+        let found = names.iter().find(|tool| **tool == name);
+        let found = found.or_else(|| names.iter().find(|tool| class_name(tool) == name));
+        Ok(found.map(|tool| (*tool).to_owned()))
+    }
+
+    /// Calls a tool by its name, for MCP and for plain requests over HTTP.
+    ///
+    /// # Errors
+    /// A name that no tool has, or a fault. A call that is refused has a result, which says why.
+    pub async fn call(
+        &self,
+        name: &str,
+        arguments: Option<JsonObject>,
+        context: Context,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if let Some((project, tool)) = self.project_script(name)? {
+            return self.call_script(project, tool, arguments, context).await;
+        }
+        let tool = self.of_class(name).unwrap_or_else(|| name.to_owned());
+        // A tool that is disabled gets its own error, different from that of an unknown tool.
+        let known = self.built_in(&tool).is_some() || self.declared(&tool).is_some();
+        if !known && (self.0.tools.is_empty() || self.0.client.withheld(&tool).is_none()) {
+            return Err(self.unknown_tool(&tool));
+        }
+        // Enabled at every level, so that a warning names its call too.
+        let span = tracing::error_span!("call", id = %context.id, %tool);
+        let modern = tasks::is_modern(&context);
+        let server = self.clone();
+        let call = async move |context: Context| {
+            let mut result = match server.logged(&tool, arguments, &context).await {
+                Ok(result) => result,
+                Err(refused) => reply::refused(&refused, &tool),
+            };
+            if modern && let Ok(info) = serde_json::to_value(server.implementation()) {
+                result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
+            }
+            Ok(result)
+        };
+        self.run_call(context, call).instrument(span).await
+    }
+
     async fn perform(
         &self,
-        request: CallToolRequestParams,
+        name: &str,
+        arguments: Option<JsonObject>,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
-        let name = &*request.name;
-        let arguments = request.arguments;
         if let Some(refused) = self.0.client.withheld(name) {
             return Err(refused);
         }
@@ -279,13 +339,13 @@ impl Server {
     /// Performs a call, and logs its beginning and its end.
     async fn logged(
         &self,
-        request: CallToolRequestParams,
         name: &str,
+        arguments: Option<JsonObject>,
         context: &Context,
     ) -> Result<CallToolResult, Refused> {
         let started = Instant::now();
         tracing::debug!("called");
-        let done = self.perform(request, context).await;
+        let done = self.perform(name, arguments, context).await;
         if let Err(Refused { kind: RefusedKind::Arguments, message, .. }) = &done {
             self.0.client.invalid(name, message);
         }

@@ -139,7 +139,7 @@ fn is_known(context: &Context) -> bool {
 
 /// Returns true for a request of the revision that has tasks, or of a later one.
 pub(crate) fn is_modern(context: &Context) -> bool {
-    context.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+    context.protocol_version().is_some_and(|version| *version >= ProtocolVersion::V_2026_07_28)
 }
 
 /// Returns true if a request has been answered while its call runs on, so that no progress may be sent for it.

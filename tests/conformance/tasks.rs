@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mcp::tasks::{Lasting, Tasks};
+use mcp::tools::Context;
 use rmcp::ErrorData;
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -57,7 +58,11 @@ pub(crate) async fn call(
         let needed = ClientCapabilities::builder().enable_tasks().build();
         return Some(Err(ErrorData::missing_required_client_capability(needed)));
     }
-    Some(tasks.call(context.clone(), Duration::ZERO, move |context| fixture.run(context)).await)
+    Some(
+        tasks
+            .call(context.clone().into(), Duration::ZERO, move |context| fixture.run(context))
+            .await,
+    )
 }
 
 /// Answers after a while, as a task where the client knows them.
@@ -70,11 +75,11 @@ pub(crate) async fn later(
         tokio::time::sleep(SOON).await;
         Ok(text(printed))
     };
-    tasks.call(context, Duration::ZERO, call).await
+    tasks.call(context.into(), Duration::ZERO, call).await
 }
 
 impl Fixture {
-    async fn run(self, context: RequestContext<RoleServer>) -> Result<CallToolResult, ErrorData> {
+    async fn run(self, context: Context) -> Result<CallToolResult, ErrorData> {
         match self {
             Self::Slow(time) => tokio::select! {
                 () = tokio::time::sleep(time) => Ok(text(format!("computed for {time:?}"))),
@@ -98,10 +103,7 @@ fn failed(reason: &str) -> CallToolResult {
 }
 
 /// Asks the user `count` questions at once, and says what was answered.
-async fn answers(
-    context: &RequestContext<RoleServer>,
-    count: usize,
-) -> Result<CallToolResult, ErrorData> {
+async fn answers(context: &Context, count: usize) -> Result<CallToolResult, ErrorData> {
     let Some(lasting) = Lasting::of(context) else { return Ok(failed("there is nobody to ask")) };
     let schema = json!({ "type": "object", "properties": { "confirm": { "type": "boolean" } } });
     let question = json!({

@@ -222,9 +222,7 @@ impl Server {
                     let mut note = ProgressNotificationParam::new(token, progress);
                     (note.total, note.message) = (total, message);
                     note.message.iter_mut().for_each(harmless::text);
-                    if let Err(error) = context.peer.notify_progress(note).await {
-                        tracing::debug!(%error, "progress was not sent");
-                    }
+                    context.notify_progress(note).await;
                 }
                 // One question at a time: the script waits for its answer.
                 Some(ScriptEvent::Question(fields)) if asks && asked.is_none() => {
@@ -306,7 +304,8 @@ async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     }
     // Sent as the script wrote it, for the same reason.
     let request = ServerRequest::CustomRequest(CustomRequest::new(QUESTION, Some(params)));
-    match context.peer.send_request(request).await {
+    let Some(peer) = &context.peer else { return declined };
+    match peer.send_request(request).await {
         Ok(ClientResult::ElicitResult(result)) => answered(&result),
         Ok(_) => declined,
         Err(error) => {
@@ -322,7 +321,7 @@ fn answered(result: &ElicitResult) -> Value {
 
 /// Makes a question of a script's request; `None` if the client knows no such question.
 fn question(context: &Context, mut fields: Map<String, Value>) -> Option<Value> {
-    let known = context.client_capabilities()?.elicitation?;
+    let known = context.client_capabilities()?.elicitation.as_ref()?;
     let mode = fields.get("mode").and_then(Value::as_str).unwrap_or("form").to_owned();
     let message = fields.remove("message").filter(Value::is_string)?;
     match mode.as_str() {

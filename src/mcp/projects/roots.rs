@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use rmcp::model::ProtocolVersion;
+use rmcp::{Peer, RoleServer};
 
 use crate::context::Context;
 use crate::server::Server;
@@ -22,15 +23,15 @@ impl Server {
         project: &Project,
         context: &Context,
     ) -> Vec<ScriptRoot> {
-        if !self.0.continuity.is_session() || !has_roots(context) {
+        let Some(peer) = asked_for_roots(context).filter(|_| self.0.continuity.is_session()) else {
             return Vec::new();
-        }
+        };
         // Concurrent calls wait for the same answer.
         let mut known = self.0.roots.lock().await;
         if let Some(roots) = &*known {
             return roots.clone();
         }
-        let roots = match tokio::time::timeout(TIME, context.peer.list_roots()).await {
+        let roots = match tokio::time::timeout(TIME, peer.list_roots()).await {
             Ok(Ok(list)) => {
                 let named = list.roots.iter().map(|root| (&*root.uri, root.name.as_deref()));
                 project.roots_of_client(named)
@@ -54,9 +55,12 @@ impl Server {
     }
 }
 
-/// Returns true if a client has roots, and may be asked while a call runs.
-fn has_roots(context: &Context) -> bool {
+/// Returns the client if it has roots, and may be asked while a call runs.
+fn asked_for_roots(context: &Context) -> Option<&Peer<RoleServer>> {
     let is_older =
-        context.protocol_version().is_none_or(|version| version < ProtocolVersion::V_2026_07_28);
-    is_older && context.peer.peer_info().is_some_and(|info| info.capabilities.roots.is_some())
+        context.protocol_version().is_none_or(|version| *version < ProtocolVersion::V_2026_07_28);
+    let has_roots = |peer: &&Peer<RoleServer>| {
+        peer.peer_info().is_some_and(|info| info.capabilities.roots.is_some())
+    };
+    context.peer.as_ref().filter(|_| is_older).filter(has_roots)
 }

@@ -4,8 +4,7 @@ use crate::context::Context;
 use crate::logs::{self};
 use crate::pages::{self, Page, Paged};
 use crate::resources;
-use crate::tasks::{self};
-use crate::{harmless, projects, reply};
+use crate::{harmless, projects};
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CancelTaskMethod,
     CancelTaskParams, CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString,
@@ -23,7 +22,7 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use tracing::Instrument;
 
-use super::{SERVER_INFO_KEY, Server};
+use super::Server;
 
 impl ServerHandler for Server {
     #[expect(
@@ -85,7 +84,7 @@ impl ServerHandler for Server {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        self.tasks::<GetTaskMethod>(&context)?.get(&request.task_id)
+        self.tasks::<GetTaskMethod>(&context.into())?.get(&request.task_id)
     }
 
     async fn update_task(
@@ -93,7 +92,8 @@ impl ServerHandler for Server {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.tasks::<UpdateTaskMethod>(&context)?.update(&request.task_id, request.input_responses)
+        self.tasks::<UpdateTaskMethod>(&context.into())?
+            .update(&request.task_id, request.input_responses)
     }
 
     async fn cancel_task(
@@ -101,7 +101,7 @@ impl ServerHandler for Server {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.tasks::<CancelTaskMethod>(&context)?.cancel(&request.task_id)
+        self.tasks::<CancelTaskMethod>(&context.into())?.cancel(&request.task_id)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -133,7 +133,8 @@ impl ServerHandler for Server {
         let others = self.own_tools();
         let total = scripts.len() + others.len();
         let list = Paged { collection: "tools", hash: &project.hash, total };
-        let Page { range, next, meta } = list.page(cursor.as_deref(), pages::length(&context))?;
+        let Page { range, next, meta } =
+            list.page(cursor.as_deref(), pages::length(&context.meta))?;
         // Only what is on the page is described.
         let scripts = scripts.into_iter().map(|tool| Cow::Owned(projects::described(tool)));
         let all = scripts.chain(others.iter().map(Cow::Borrowed));
@@ -152,7 +153,7 @@ impl ServerHandler for Server {
         let prompts = project.iter().flat_map(|project| &project.prompts);
         let prompts = prompts.map(projects::prompt).collect();
         let (items, next, meta) =
-            Self::page(project.as_deref(), "prompts", prompts, request, &context)?;
+            Self::page(project.as_deref(), "prompts", prompts, request, &context.meta)?;
         let mut result = ListPromptsResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -182,7 +183,7 @@ impl ServerHandler for Server {
         let own = own.filter(|one| !resources::is_taken(&self.0.client, &one.uri));
         let all = own.map(projects::resource).chain(built_in).collect();
         let (items, next, meta) =
-            Self::page(project.as_deref(), "resources", all, request, &context)?;
+            Self::page(project.as_deref(), "resources", all, request, &context.meta)?;
         let mut result = ListResourcesResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -197,7 +198,7 @@ impl ServerHandler for Server {
         let own = project.iter().flat_map(|it| &it.templates).map(projects::template);
         let all = own.chain(resources::templates(&self.0.client)).collect();
         let (items, next, meta) =
-            Self::page(project.as_deref(), "resourceTemplates", all, request, &context)?;
+            Self::page(project.as_deref(), "resourceTemplates", all, request, &context.meta)?;
         let mut result = ListResourceTemplatesResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -208,6 +209,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        let context = Context::from(context);
         // Which one is not named: it can be the name of anything.
         let span = tracing::error_span!("read", id = %context.id);
         let read = async {
@@ -301,6 +303,7 @@ impl ServerHandler for Server {
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
+        let context = Context::from(context);
         let done = match self.complete_script(&request, &context).await {
             Some(done) => done,
             None => self.completions(&request, &context).await,
@@ -310,37 +313,9 @@ impl ServerHandler for Server {
 
     async fn call_tool(
         &self,
-        mut request: CallToolRequestParams,
+        request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        if let Some((project, tool)) = self.project_script(&request.name)? {
-            return self.call_script(project, tool, request, context).await;
-        }
-        if let Some(name) = self.of_class(&request.name) {
-            request.name = name.into();
-        }
-        // A tool that is disabled gets its own error, different from that of an unknown tool.
-        let client = &self.0.client;
-        let name = &*request.name;
-        let known = self.built_in(name).is_some() || self.declared(name).is_some();
-        if !known && (self.0.tools.is_empty() || client.withheld(name).is_none()) {
-            return Err(self.unknown_tool(name));
-        }
-        let tool = request.name.clone();
-        // Enabled at every level, so that a warning names its call too.
-        let span = tracing::error_span!("call", id = %context.id, %tool);
-        let modern = tasks::is_modern(&context);
-        let server = self.clone();
-        let call = async move |context: Context| {
-            let mut result = match server.logged(request, &tool, &context).await {
-                Ok(result) => result,
-                Err(refused) => reply::refused(&refused, &tool),
-            };
-            if modern && let Ok(info) = serde_json::to_value(server.implementation()) {
-                result.meta.get_or_insert_default().0.insert(SERVER_INFO_KEY.to_owned(), info);
-            }
-            Ok(result)
-        };
-        self.run_call(context, call).instrument(span).await
+        self.call(&request.name, request.arguments, context.into()).await
     }
 }

@@ -1,10 +1,7 @@
 //! One call from its start to its answer: progress while it runs, and its cancellation.
 
-use rmcp::RoleServer;
-use rmcp::service::RequestContext;
-
 use super::Server;
-use crate::correlation;
+use crate::context::Context;
 use crate::notifier::{self, OutputNotifier};
 use crate::progress;
 use crate::tasks::{self, Lasting};
@@ -26,7 +23,7 @@ impl Server {
     /// itself.
     pub async fn turn<T, F>(
         &self,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
         call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
     where
@@ -38,7 +35,7 @@ impl Server {
     /// Runs a call as [`Server::turn`] does, and sends its output and its time as progress.
     pub(crate) async fn with_progress<T, F>(
         &self,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
         call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
     where
@@ -58,7 +55,7 @@ impl Server {
     /// Runs a call as [`Server::turn`] does, without progress, which the reader of the tap does not need.
     pub(crate) async fn tapped_turn<T, F>(
         &self,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
         tap: Tap,
         call: impl FnOnce(Caller) -> F,
     ) -> Result<T, Refused>
@@ -71,7 +68,7 @@ impl Server {
 
     async fn watched_turn<T, F>(
         &self,
-        context: &RequestContext<RoleServer>,
+        context: &Context,
         tap: Tap,
         ticks: Ticks,
         call: impl FnOnce(Caller) -> F,
@@ -92,14 +89,14 @@ impl Server {
             if let Some(token) = token {
                 tokio::select! {
                     () = tasks::answered(context) => {}
-                    () = progress::report(context.peer.clone(), token, produced.clone()) => {}
+                    () = progress::report(context, token, produced.clone()) => {}
                 }
             }
             std::future::pending::<()>().await;
         };
         let cancel_call = cancel.clone();
         let produced_here = produced.clone();
-        let correlation = correlation::of_request(context);
+        let correlation = context.extension().cloned();
         let caller = Caller {
             cancel: cancel_call,
             produced: produced_here,
