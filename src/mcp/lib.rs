@@ -25,7 +25,6 @@ pub mod message;
 pub(crate) mod notifier;
 mod offer;
 mod pages;
-pub mod progress;
 pub mod projects;
 pub mod reply;
 pub mod resources;

@@ -63,37 +63,28 @@ impl Logs {
     /// Returns true if output, which has level `info`, passes: by the request's own level if it has
     /// one, else by the level that was set.
     fn hear_output(&self, of_request: Option<LoggingLevel>) -> bool {
-        let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
-        match of_request.or(set) {
-            Some(LoggingLevel::Debug | LoggingLevel::Info) => true,
-            Some(
-                LoggingLevel::Notice
-                | LoggingLevel::Warning
-                | LoggingLevel::Error
-                | LoggingLevel::Critical
-                | LoggingLevel::Alert
-                | LoggingLevel::Emergency,
-            )
-            | None => false,
-        }
+        let lowest = of_request.or(self.level());
+        lowest.is_some_and(|lowest| rank(lowest) <= rank(LoggingLevel::Info))
+    }
+
+    fn level(&self) -> Option<LoggingLevel> {
+        *self.level.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place among the messages that the client receives, as [`Window::place`] does.
+    fn place(&self) -> Option<u32> {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        Window::place(&mut window, Instant::now())
     }
 
     /// Sends a message of a script, if the client receives its level and has room for it.
-    pub(crate) async fn tell_script(&self, context: &Context, message: ScriptMessage, usual: &str) {
-        let set = *self.level.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) async fn send_script(&self, context: &Context, message: ScriptMessage, usual: &str) {
         // From MCP 2026-07-28 on a client asks for messages in each request, or gets no messages.
         let usual = (!tasks::is_modern(context)).then(|| serde_json::from_value(usual.into()).ok());
-        let least = context.meta.log_level().or(set).or(usual.flatten());
-        let Some(least) = least else { return };
+        let lowest = context.meta.log_level().or(self.level()).or(usual.flatten());
+        let Some(lowest) = lowest else { return };
         let Ok(level) = serde_json::from_value::<LoggingLevel>(message.level) else { return };
-        if weight(level) < weight(least) {
-            return;
-        }
-        let place = {
-            let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-            Window::place(&mut window, Instant::now())
-        };
-        if place.is_none() {
+        if rank(level) < rank(lowest) || self.place().is_none() {
             return;
         }
         let mut note = LoggingMessageNotificationParam::new(level, message.data);
@@ -116,7 +107,7 @@ impl Logs {
 }
 
 /// Returns the rank of a level, the lowest first (RFC 5424).
-fn weight(level: LoggingLevel) -> u8 {
+fn rank(level: LoggingLevel) -> u8 {
     match level {
         LoggingLevel::Debug => 0,
         LoggingLevel::Info => 1,
@@ -140,12 +131,8 @@ pub struct CallLog<'s> {
 
 impl CallLog<'_> {
     /// Sends output, or counts it once the client's limit is reached.
-    pub(crate) async fn tell(&self, context: &Context, what: &'static str, text: &str) {
-        let place = {
-            let mut window = self.logs.window.lock().unwrap_or_else(PoisonError::into_inner);
-            Window::place(&mut window, Instant::now())
-        };
-        let Some(left_out) = place else { return };
+    pub(crate) async fn send(&self, context: &Context, what: &'static str, text: &str) {
+        let Some(left_out) = self.logs.place() else { return };
         let mut fields = Map::new();
         fields.insert("request".to_owned(), self.request.clone());
         fields.insert(what.to_owned(), Value::from(text));

@@ -1,23 +1,45 @@
-//! Output of a running call as progress and log messages: sent as it arrives, bounded, and made fit
-//! for text.
+//! What a client hears of a running call: its time as progress, and its output as progress and log messages, sent as
+//! it arrives, bounded, and made fit for text.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::context::Context;
 use crate::logs::CallLog;
 use crate::tasks;
-use capture::Captured;
 use capture::tap::{Piece, Source};
 use capture::text::{render, without_cut_character};
+use capture::{Captured, Produced};
 
 /// Bytes of one notification: the maximum, and the default.
 pub(crate) const MAX_BYTES: usize = 65_536;
 pub(crate) const USUAL: usize = 4096;
 /// Bytes of output sent for one command while it runs, at most.
 const LIVE_BYTES: usize = 1 << 20;
+/// Interval between two notifications of the time.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sends the time of a call every [`INTERVAL`], with the amount of its output. Never resolves: race it with the call.
+pub(crate) async fn send_time(context: &Context, token: ProgressToken, produced: Produced) {
+    let start = Instant::now();
+    let mut ticks = interval_at(start + INTERVAL, INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let elapsed = start.elapsed();
+        let note = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
+            .with_message(running(elapsed, produced.bytes()));
+        context.notify_progress(note).await;
+    }
+}
+
+/// Describes a call that runs.
+pub(crate) fn running(elapsed: Duration, bytes: u64) -> String {
+    format!("running for {} s, {bytes} bytes of output so far", elapsed.as_secs())
+}
 
 /// A client that receives output.
 #[derive(Debug)]
@@ -107,7 +129,7 @@ impl<'s> OutputNotifier<'s> {
 
     async fn log(&self, what: &'static str, text: &str) {
         if let Some(logs) = &self.logs {
-            logs.tell(self.context, what, text).await;
+            logs.send(self.context, what, text).await;
         }
     }
 

@@ -215,7 +215,7 @@ impl Server {
                 Some(ScriptEvent::Log(message)) => {
                     let project = self.0.project.as_ref().map(|project| project.last());
                     let usual = project.map_or("info", |project| project.settings.log_level);
-                    self.0.logs.tell_script(context, message, usual).await;
+                    self.0.logs.send_script(context, message, usual).await;
                 }
                 Some(ScriptEvent::Progress { progress, total, message }) => {
                     let Some(token) = token.clone() else { continue };

@@ -3,7 +3,6 @@
 use super::Server;
 use crate::context::Context;
 use crate::notifier::{self, OutputNotifier};
-use crate::progress;
 use crate::tasks::{self, Lasting};
 use capture::Produced;
 use capture::tap::Tap;
@@ -89,7 +88,7 @@ impl Server {
             if let Some(token) = token {
                 tokio::select! {
                     () = tasks::answered(context) => {}
-                    () = progress::report(context, token, produced.clone()) => {}
+                    () = notifier::send_time(context, token, produced.clone()) => {}
                 }
             }
             std::future::pending::<()>().await;

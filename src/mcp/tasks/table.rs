@@ -304,7 +304,7 @@ impl Entry {
         let Lasting { started, produced, .. } = &self.lasting;
         match &self.state {
             State::Runs(running) if !running.open.is_empty() => None,
-            State::Runs(_) => Some(crate::progress::running(started.elapsed(), produced.bytes())),
+            State::Runs(_) => Some(crate::notifier::running(started.elapsed(), produced.bytes())),
             State::Ended(End::Completed(_)) => None,
             State::Ended(End::Failed(error)) => Some(error.message.to_string()),
             State::Ended(End::Cancelled) => Some("it was cancelled and has ended".to_owned()),
