@@ -31,14 +31,9 @@ pub(crate) async fn send_time(context: &Context, token: ProgressToken, produced:
         ticks.tick().await;
         let elapsed = start.elapsed();
         let note = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64())
-            .with_message(running(elapsed, produced.bytes()));
+            .with_message(tasks::running(elapsed, produced.bytes()));
         context.notify_progress(note).await;
     }
-}
-
-/// Describes a call that runs.
-pub(crate) fn running(elapsed: Duration, bytes: u64) -> String {
-    format!("running for {} s, {bytes} bytes of output so far", elapsed.as_secs())
 }
 
 /// A client that receives output.

@@ -24,6 +24,7 @@ use tracing::Instrument;
 use self::outcome::{Done, ended, fault};
 pub use self::table::Lasting;
 use self::table::Table;
+pub(crate) use self::table::running;
 use crate::charge::Charge;
 use crate::context::Context;
 use crate::lines::SharedBounds;

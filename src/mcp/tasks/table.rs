@@ -37,6 +37,11 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Poll interval that clients are asked to keep.
 const POLL: Duration = Duration::from_secs(1);
 
+/// Describes a call that runs.
+pub(crate) fn running(elapsed: Duration, bytes: u64) -> String {
+    format!("running for {} s, {bytes} bytes of output so far", elapsed.as_secs())
+}
+
 /// Tasks by their ids.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -304,7 +309,7 @@ impl Entry {
         let Lasting { started, produced, .. } = &self.lasting;
         match &self.state {
             State::Runs(running) if !running.open.is_empty() => None,
-            State::Runs(_) => Some(crate::notifier::running(started.elapsed(), produced.bytes())),
+            State::Runs(_) => Some(running(started.elapsed(), produced.bytes())),
             State::Ended(End::Completed(_)) => None,
             State::Ended(End::Failed(error)) => Some(error.message.to_string()),
             State::Ended(End::Cancelled) => Some("it was cancelled and has ended".to_owned()),
