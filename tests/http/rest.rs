@@ -1,8 +1,10 @@
 //! Plain requests: tools by name, and `/run`.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
-use crate::client::{Server, call, modern, modern_call};
+use crate::client::{Server, call, modern, modern_call, patience, request};
 use crate::deceptive::{HOSTILE, raw, written};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -169,6 +171,33 @@ fn a_directory_for_commands_is_private_to_each_cell() {
     assert_eq!(done["files"][0]["content_base64"], "eAo=");
     assert!(!granted.path().join("y").exists(), "what it leaves is gone with its cell");
     std::fs::remove_file(socket).expect("it was made");
+}
+
+#[test]
+fn a_call_of_a_tool_ends_when_its_client_leaves() {
+    let granted = tempfile::tempdir().expect("a directory");
+    let workspace = granted.path().join("w");
+    std::fs::create_dir(&workspace).expect("made");
+    let at = format!("unix:{}", granted.path().join("socket").display());
+    let server = Server::start(&["--workspace", &workspace.display().to_string(), "--http", &at]);
+    let path = "/tools/bash/execute";
+    let body = |name: &str| {
+        let command = format!("echo >{name}.began; sleep 2; echo >{name}.ended");
+        json!({ "command": command, "session": name }).to_string()
+    };
+    let is_there = |file: &str| workspace.join(file).exists();
+    let mut leaving = server.connect();
+    leaving.send(&request("POST", path, &[JSON], &body("left")));
+    let end = Instant::now() + patience();
+    while !is_there("left.began") && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(is_there("left.began"));
+    drop(leaving);
+    // The control, which takes as long.
+    let waited = server.ask("POST", path, &[JSON], &body("waited"));
+    assert!(waited.status == 200 && is_there("waited.ended"), "{waited:?}");
+    assert!(!is_there("left.ended"), "the call of a client that left ran to its end");
 }
 
 #[test]
