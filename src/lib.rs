@@ -53,7 +53,8 @@
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
 //!
-//! [`policy`]: which caller may use what, and which tools are shown together. [`profile`]: how a call is confined, and mistakes in files with their line. [`config`] reads the files of both.
+//! [`policy`]: which caller may use what, and which tools are shown together. [`profile`]: how a call is confined, and mistakes in files with their line. [`config`] reads the files of both
+//! and of the server; each key is declared once, and its reader and JSON Schema follow from that.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!
 //! [`model`], [`link`]: the types that both sides of the link share, and the front end's side.

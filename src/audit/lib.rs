@@ -17,8 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use serde::Deserialize;
-
+pub use config::server::OnError;
 use figures::Figures;
 pub use figures::{CallCounts, DURATION_BOUNDS};
 use file::LogFile;
@@ -30,17 +29,6 @@ use model::receipt::Receipt;
 use policy::{Denial, Grant, Principal};
 pub use record::CallRecord;
 use record::{ConnectionEntry, Decision, Ending, Record};
-
-/// Treatment of calls while the log cannot be written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnError {
-    /// Calls run; replies and the server's log report that lines are lost.
-    #[default]
-    Continue,
-    /// Calls are refused until a line can be written again.
-    Stop,
-}
 
 /// Where the log is, and how it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]

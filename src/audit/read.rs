@@ -8,10 +8,8 @@ use serde_json::Value;
 
 use super::chain::{self, BadLine, Checked, FIRST, Tip};
 use super::file::numbered;
+use config::server::MAX_LOG_FILES;
 use model::outcome::in_words;
-
-/// Maximum number of a rotated file that is looked for.
-pub const MAX_ROTATED: u32 = 1000;
 
 /// The first line that breaks the chain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +43,7 @@ pub struct Verified {
 pub fn files(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_owned();
     let rotated =
-        (1..=MAX_ROTATED).rev().map(|number| path.with_file_name(numbered(&name, number)));
+        (1..=MAX_LOG_FILES).rev().map(|number| path.with_file_name(numbered(&name, number)));
     rotated.filter(|file| file.exists()).chain([path.to_owned()]).collect()
 }
 

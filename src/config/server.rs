@@ -12,13 +12,11 @@ use super::settings::{
     AbsolutePath, AnySize, AnyTime, CountValue, File, FlagValue, Kind, NamesValue, Optional,
     Setting, Settings, ShownLine, WholeValue, settings,
 };
-use audit::OnError;
-use audit::read::MAX_ROTATED as AUDIT_FILES;
 use model::defaults;
 use model::units::Size;
 use policy::group::ToolGroup;
 use profile::document::{
-    Document, FileKey, Form, Item, KeyTable, Mistake, Read, ReadError, parsed, text, word,
+    Document, FileKey, Form, Item, KeyTable, Mistake, Read, ReadError, parsed, text,
 };
 use profile::toolchains::ToolchainChoice;
 use profile::words;
@@ -30,6 +28,8 @@ pub(crate) const UID_BASE: u32 = 2_000_000_000;
 pub(crate) const UID_COUNT: u32 = 65_536;
 /// Lowest `uid_base`: below are users of the machine.
 const UID_BASE_MIN: u32 = 65_536;
+/// Maximum number of rotated files of the audit log.
+pub const MAX_LOG_FILES: u32 = 1000;
 /// Cells kept ready for each profile.
 pub const WARM: u32 = 8;
 
@@ -43,6 +43,16 @@ words! {
         Always = "always",
         /// No command at all.
         Off = "off",
+    }
+}
+
+words! {
+    /// What happens to calls while the audit log cannot be written.
+    pub enum OnError {
+        /// Calls run; replies and the server's log report that lines are lost.
+        Continue = "continue",
+        /// Calls are refused until a line can be written again.
+        Stop = "stop",
     }
 }
 
@@ -288,21 +298,28 @@ pub(crate) fn keys() -> KeyTable {
     KeyTable { comment, keys }
 }
 
-impl Kind for ScopeRule {
-    type Value = Self;
+/// Lets enums of [`words!`] be kinds of settings.
+macro_rules! word_kinds {
+    ($($name:ident)*) => { $(
+        impl Kind for $name {
+            type Value = Self;
 
-    fn read(item: Item<'_>) -> Result<Self, ReadError> {
-        Read::read(item)
-    }
+            fn read(item: Item<'_>) -> Result<Self, ReadError> {
+                Read::read(item)
+            }
 
-    fn show(rule: &Self) -> String {
-        format!("{rule:?}").to_lowercase()
-    }
+            fn show(word: &Self) -> String {
+                format!("{word:?}").to_lowercase()
+            }
 
-    fn form() -> Form {
-        <Self as Read>::form()
-    }
+            fn form() -> Form {
+                <Self as Read>::form()
+            }
+        }
+    )* };
 }
+
+word_kinds!(ScopeRule OnError);
 
 impl Kind for ToolchainChoice {
     type Value = Self;
@@ -317,25 +334,6 @@ impl Kind for ToolchainChoice {
 
     fn form() -> Form {
         String::form()
-    }
-}
-
-impl Kind for OnError {
-    type Value = Self;
-
-    fn read(item: Item<'_>) -> Result<Self, ReadError> {
-        word(item, &[("continue", Self::Continue), ("stop", Self::Stop)])
-    }
-
-    fn show(what: &Self) -> String {
-        format!("{what:?}").to_lowercase()
-    }
-
-    fn form() -> Form {
-        Form::Words(vec![
-            ("continue", "Calls run; replies and the server's log report that lines are lost."),
-            ("stop", "Calls are refused until a line can be written again."),
-        ])
     }
 }
 
@@ -472,8 +470,8 @@ impl Kind for LogFiles {
 
     fn read(item: Item<'_>) -> Result<u32, ReadError> {
         match CountValue::read(item)? {
-            files if files > AUDIT_FILES => {
-                Err(item.fault(format!("at most {AUDIT_FILES} rotated files are kept")))
+            files if files > MAX_LOG_FILES => {
+                Err(item.fault(format!("at most {MAX_LOG_FILES} rotated files are kept")))
             }
             files => Ok(files),
         }
@@ -484,6 +482,6 @@ impl Kind for LogFiles {
     }
 
     fn form() -> Form {
-        WholeValue::<1, AUDIT_FILES>::form()
+        WholeValue::<1, MAX_LOG_FILES>::form()
     }
 }

@@ -28,9 +28,8 @@ const CRATES: &[(&str, &[&str])] = &[
     // An applet: nothing of the product is in it.
     ("jq", &[]),
     ("policy", &["model", "profile"]),
-    ("audit", &["model", "policy"]),
-    // For what the key `on_error` may be.
-    ("config", &["audit", "model", "policy", "profile"]),
+    ("config", &["model", "policy", "profile"]),
+    ("audit", &["config", "model", "policy"]),
     ("link", &["model", "policy", "sys"]),
     // For its tests.
     ("capture", &["model"]),
