@@ -2,6 +2,7 @@
 //! one true answer or its client sees the end, and nothing is left on the host.
 
 mod calls;
+mod grants;
 mod kernel;
 mod own_filters;
 mod storms;
@@ -34,6 +35,12 @@ pub fn claims() -> Vec<Claim> {
             Need::Setpriv,
         ]),
         claim("a_client_that_reads_no_log_is_served", calls::unread_log),
+        claim("mounts_that_a_filesystem_refuses_refuse_the_start", grants::refuse_the_start)
+            .only(For::Root)
+            .needs(&[Need::Strace]),
+        claim("mounts_that_fail_after_the_start_refuse_each_call", grants::refuse_each_call)
+            .only(For::Root)
+            .needs(&[Need::Strace]),
         claim("a_lack_of_descriptors_is_reported", wants::descriptors).needs(&[Need::Prlimit]),
         claim("a_lack_of_processes_is_reported", wants::processes).needs(&[Need::Prlimit]),
         claim("want_of_memory_is_an_answer_or_an_end", wants::memory).needs(&[Need::Prlimit]),
