@@ -25,7 +25,7 @@ use crate::cells::key::{Key, Unusable};
 use crate::event_loop::serve;
 use crate::event_loop::supervisor::{Parts, Supervisor};
 use crate::rootfs::error::TemplateError;
-use crate::rootfs::grants::KeyGrant;
+use crate::rootfs::grants::{self, KeyGrant};
 use crate::rootfs::slot_mounts;
 use crate::rootfs::synthetic::HOST_NAME;
 use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
@@ -147,7 +147,7 @@ fn boot_with_namespaces(
     // Templates are made for cells with other uids, which must be able to read them whatever the
     // operator's umask is.
     let operator_umask = umask(Mode::from_bits_truncate(0o022));
-    slot_mounts::receive(&mut inherited.grants, &go_signal.wait)
+    slot_mounts::receive(grants::slot_mounts_mut(&mut inherited.grants), &go_signal.wait)
         .during("mounting the grants for each cell")?;
     let keys = keys(inherited, &proc, proc_kind, landlock_abi)?;
     let memory = inherited.cgroups.hold();

@@ -21,7 +21,8 @@ use super::subordinate::{Ids, Mapping};
 use crate::cells::cell::packets;
 use crate::rootfs::grants::{self, KeyGrant};
 use crate::rootfs::protect::GuardedPaths;
-use crate::rootfs::{slot_mounts, sockets};
+use crate::rootfs::slot_mounts::{self, SlotMounts};
+use crate::rootfs::sockets;
 use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{Supplementary, write_map};
@@ -128,9 +129,11 @@ pub fn start_with_gateway(
                     BackgroundTask::None => true,
                     BackgroundTask::Maps => admit(child.pid, spec.tier, &identity, &go).is_ok(),
                     // The client must see the front end close its streams.
-                    BackgroundTask::Mounts => {
-                        silence().and_then(|()| slot_mounts::send(&inherited.grants, &go)).is_ok()
-                    }
+                    BackgroundTask::Mounts => silence()
+                        .and_then(|()| {
+                            slot_mounts::send(grants::slot_mounts(&inherited.grants), &go)
+                        })
+                        .is_ok(),
                 };
                 process::exit_now(i32::from(!is_done));
             }
@@ -243,7 +246,7 @@ impl BackgroundTask {
     fn find(identity: &Identity, inherited: &Inherited) -> Self {
         match identity {
             Identity::Ordinary { block: Some(_), .. } => Self::Maps,
-            _ if slot_mounts::are_due(&inherited.grants) => Self::Mounts,
+            _ if grants::slot_mounts(&inherited.grants).any(SlotMounts::are_due) => Self::Mounts,
             Identity::Ordinary { block: None, .. } | Identity::Root(_) => Self::None,
         }
     }

@@ -26,6 +26,18 @@ pub(crate) struct KeyGrant {
     pub sockets: Vec<SocketGrant>,
 }
 
+/// Returns the mounts by slot of all grants, in order.
+pub(crate) fn slot_mounts(all: &[Vec<KeyGrant>]) -> impl Iterator<Item = &SlotMounts> {
+    let directories = all.iter().flatten().flat_map(|grant| &grant.directories);
+    directories.map(|directory| &directory.by_slot)
+}
+
+/// Returns the mounts by slot of all grants, in order, to be completed.
+pub(crate) fn slot_mounts_mut(all: &mut [Vec<KeyGrant>]) -> impl Iterator<Item = &mut SlotMounts> {
+    let directories = all.iter_mut().flatten().flat_map(|grant| &mut grant.directories);
+    directories.map(|directory| &mut directory.by_slot)
+}
+
 /// A granted directory or file, with the mounts that `main` prepared for it.
 #[derive(Debug)]
 pub(crate) struct PathGrant {

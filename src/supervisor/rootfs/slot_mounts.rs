@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 
-use super::grants::KeyGrant;
 use super::idmapped::OwnerMaps;
 use cell::report::raw;
 use sys::mount::clone_held;
@@ -65,6 +64,11 @@ impl SlotMounts {
         self.made.len() + self.later.as_ref().map_or(0, |later| later.host_ids.len())
     }
 
+    /// Returns true if some are still to be made.
+    pub(crate) fn are_due(&self) -> bool {
+        self.later.is_some()
+    }
+
     /// Takes the mounts that were still to be made, and closes the grant itself.
     fn receive(&mut self, from: &OwnedFd) -> Result<(), Errno> {
         let count = self.count();
@@ -110,23 +114,19 @@ fn failure(text: &[u8]) -> Errno {
     }
 }
 
-/// Returns true if mounts of these grants are still to be made.
-pub(crate) fn are_due(grants: &[Vec<KeyGrant>]) -> bool {
-    later(grants).next().is_some()
-}
-
-fn later(grants: &[Vec<KeyGrant>]) -> impl Iterator<Item = &LaterMounts> {
-    let directories = grants.iter().flatten().flat_map(|grant| &grant.directories);
-    directories.filter_map(|directory| directory.by_slot.later.as_ref())
-}
-
 /// Makes the mounts that are still to be made, and sends them in the order of the grants. If that fails, sends the reason.
 ///
 /// # Errors
 /// The errno of the step, after it was sent, or of sendmsg(2): the supervisor has ended.
-pub(crate) fn send(grants: &[Vec<KeyGrant>], to: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn send<'m>(
+    mut grants: impl Iterator<Item = &'m SlotMounts>,
+    to: &OwnedFd,
+) -> Result<(), Errno> {
     let mut maps = OwnerMaps::default();
-    let sent = later(grants).try_for_each(|later| later.send(to, &mut maps));
+    let sent = grants.try_for_each(|mounts| match &mounts.later {
+        Some(later) => later.send(to, &mut maps),
+        None => Ok(()),
+    });
     sent.or_else(|errno| {
         socket::send(to, &raw(errno).to_ne_bytes(), &[])?;
         Err(errno)
@@ -137,7 +137,9 @@ pub(crate) fn send(grants: &[Vec<KeyGrant>], to: &OwnedFd) -> Result<(), Errno> 
 ///
 /// # Errors
 /// The reason why they could not be made; EPIPE: the process that makes them has ended.
-pub(crate) fn receive(grants: &mut [Vec<KeyGrant>], from: &OwnedFd) -> Result<(), Errno> {
-    let mut directories = grants.iter_mut().flatten().flat_map(|grant| &mut grant.directories);
-    directories.try_for_each(|directory| directory.by_slot.receive(from))
+pub(crate) fn receive<'m>(
+    mut grants: impl Iterator<Item = &'m mut SlotMounts>,
+    from: &OwnedFd,
+) -> Result<(), Errno> {
+    grants.try_for_each(|mounts| mounts.receive(from))
 }
