@@ -34,6 +34,7 @@ use cell::spec::CellSpec;
 use cell::{Design, Ground, ProcKind, Shared};
 use model::egress::{Egress, placeholder};
 use model::job::Limits;
+use model::outcome::PeakSource;
 use model::receipt::{Configured, EgressReceipt, Receipt};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, Used};
@@ -502,8 +503,13 @@ impl Cell {
     }
 
     /// Reaps the cell's init if it has ended; the cell is then gone entirely.
-    pub(crate) fn collect(&self) -> Result<Option<Used>, Errno> {
-        let Some(collected) = process::collect(&self.child.pidfd)? else { return Ok(None) };
+    pub(crate) fn collect(&self) -> Option<Used> {
+        let collected = match process::collect(&self.child.pidfd) {
+            Ok(collected) => collected?,
+            // ECHILD is impossible: init is our child and is reaped once. The cell is gone in either
+            // case.
+            Err(_) => return Some(Used::default()),
+        };
         if let Some(domain) = self.domain.filter(|_| !collected.is_success) {
             // No other process ends this cell's processes, and their pids are not known here: all
             // cells of this supervisor must end.
@@ -512,12 +518,16 @@ impl Cell {
                 tracing::error!(%errno, "cells could not be ended at once");
             }
         }
-        Ok(Some(collected.used))
+        Some(collected.used)
     }
 
-    /// Returns the cell's peak memory if its control group counts it.
-    pub(crate) fn peak_memory(&self) -> Option<u64> {
-        self.group.as_ref().and_then(ControlGroup::peak)
+    /// Returns the cell's peak memory as its control group counts it, and otherwise `largest`, that
+    /// of a process.
+    pub(crate) fn peak_memory(&self, largest: u64) -> (u64, PeakSource) {
+        match self.group.as_ref().and_then(ControlGroup::peak) {
+            Some(peak) => (peak, PeakSource::Cgroup),
+            None => (largest, PeakSource::LargestProcess),
+        }
     }
 
     /// Consumes the event that the kernel ran out of this cell's memory. Returns false if there is

@@ -1,13 +1,16 @@
 //! Derives the outcome of a call from the end of its program, for one-shot calls and for sessions.
+//! A program that could not be executed has reported that before.
 
 use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::cell::Cell;
-use cell::report::{OverLimit, PayloadEnd, raw};
+use cell::report::{self, FromPayload, OverLimit, PayloadEnd, raw};
+use model::call::Cwd;
 use model::job::Limits;
 use model::outcome::{Failure, LimitKind, Outcome};
+use sys::socket::{self, PacketWait};
 
 /// Time after its report until an init that has not exited is killed.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
@@ -39,8 +42,37 @@ pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outc
     }
 }
 
+/// Reads a message of the payload, and returns why it cannot execute `program`, if it says so.
+///
+/// # Errors
+/// EAGAIN: there is no message. Others: the socket is closed, at the exec or at the payload's end;
+/// init's report shows which.
+pub(crate) fn read_failure(
+    cell: &Cell,
+    program: &str,
+    cwd: &Cwd,
+) -> Result<Option<Failure>, Errno> {
+    let mut buffer = [0; 512];
+    let received = socket::receive(&cell.job, &mut buffer, PacketWait::No)?;
+    if received.bytes == 0 {
+        return Err(Errno::EPIPE);
+    }
+    let bytes = buffer.get(..received.bytes).unwrap_or_default();
+    Ok(match report::decode::<FromPayload>(bytes) {
+        Ok(FromPayload::Exec { errno }) => Some(exec_failure(program, errno)),
+        Ok(FromPayload::Cwd { errno }) => {
+            Some(Failure::Cwd { path: cwd.as_str().to_owned(), errno })
+        }
+        Ok(FromPayload::Failed { step, errno }) => {
+            Some(Failure::Setup { step: step.name().to_owned(), errno })
+        }
+        // Other messages cannot come from the payload, and the program does not have this socket.
+        Ok(FromPayload::Ready(_)) | Err(_) => None,
+    })
+}
+
 /// Returns the failure of a program that could not be executed.
-pub(crate) fn exec_failure(program: &str, errno: i32) -> Failure {
+fn exec_failure(program: &str, errno: i32) -> Failure {
     let program = shortened(program);
     if errno == raw(Errno::ENOENT) {
         Failure::NotFound { program }

@@ -220,12 +220,7 @@ impl PooledCell {
 
     /// Reaps init if it has ended.
     pub(crate) fn collect(&mut self) -> PoolEvent {
-        match self.cell.collect() {
-            Ok(None) => PoolEvent::None,
-            // ECHILD is impossible: init is our child and is reaped once. The cell is gone in
-            // either case.
-            Ok(Some(_)) | Err(_) => PoolEvent::Gone,
-        }
+        self.cell.collect().map_or(PoolEvent::None, |_| PoolEvent::Gone)
     }
 
     /// Handles a due deadline: fails a cell whose set-up hangs, and ends one that no job wanted.

@@ -13,11 +13,11 @@ use super::phases::Phases;
 use super::prestart;
 use super::queued_job::QueuedJob;
 use super::streams::FarEnds;
-use cell::report::{self, FromInit, FromPayload, PayloadEnd, REPORT_BYTES};
+use cell::report::{self, FromInit, PayloadEnd, REPORT_BYTES};
 use cell::{Design, Shared};
 use model::defaults::GRACE;
 use model::job::{Limits, ListChanges, Workspace};
-use model::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, Usage};
+use model::outcome::{Ended, Failure, FilesChanged, LimitKind, Outcome, Usage};
 use model::wire::{Block, Start};
 use sys::process::Used;
 use sys::socket::{self, PacketWait};
@@ -126,39 +126,14 @@ impl Running {
 
     /// Reads a message of the payload: either it cannot exec, or it has.
     pub(crate) fn read_job(&mut self) -> CallEvent {
-        let mut buffer = [0; 512];
-        let received = match socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
-            Ok(received) if received.bytes > 0 => received,
-            Err(Errno::EAGAIN) => return CallEvent::None,
-            // Closed at the exec or at the payload's end; init's report shows which.
-            Ok(_) | Err(_) => {
+        match self.read_exec_failure() {
+            Ok(()) | Err(Errno::EAGAIN) => {}
+            Err(_) => {
                 self.phases.execed();
                 self.cell.stop_listening(CellSocket::Job);
-                return CallEvent::None;
             }
-        };
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
-        self.handle_report(bytes);
-        CallEvent::None
-    }
-
-    /// Handles a message of the payload.
-    fn handle_report(&mut self, bytes: &[u8]) {
-        match report::decode::<FromPayload>(bytes) {
-            Ok(FromPayload::Exec { errno }) => {
-                self.exec = Some(exit::exec_failure(self.block.argv.program(), errno));
-            }
-            Ok(FromPayload::Cwd { errno }) => {
-                let path = self.block.cwd.as_str().to_owned();
-                self.exec = Some(Failure::Cwd { path, errno });
-            }
-            Ok(FromPayload::Failed { step, errno }) => {
-                self.exec = Some(Failure::Setup { step: step.name().to_owned(), errno });
-            }
-            // Other messages cannot come from the payload, and the program does not have this
-            // socket.
-            Ok(FromPayload::Ready(_)) | Err(_) => {}
         }
+        CallEvent::None
     }
 
     /// Reads a message of init into `room`, which fits the longest report.
@@ -193,12 +168,12 @@ impl Running {
         }
     }
 
-    /// Reads a message that the payload may have sent about its exec before init's report.
-    fn read_exec_failure(&mut self) {
-        let mut buffer = [0; 512];
-        if let Ok(received) = socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
-            self.handle_report(buffer.get(..received.bytes).unwrap_or_default());
-        }
+    /// Reads a message that the payload may have sent about its exec.
+    fn read_exec_failure(&mut self) -> Result<(), Errno> {
+        let program = self.block.argv.program();
+        let failure = exit::read_failure(&self.cell, program, &self.block.cwd)?;
+        self.exec = failure.or(self.exec.take());
+        Ok(())
     }
 
     /// Ends the call from outside, immediately or after a grace period.
@@ -284,23 +259,17 @@ impl Running {
     /// Returns the usage that the supervisor itself knows; `largest` is used if the memory is not
     /// counted.
     fn usage(&self, largest: u64) -> Usage {
-        let peak = self.cell.peak_memory();
-        Usage {
-            wall: self.phases.started.elapsed(),
-            peak_memory: peak.unwrap_or(largest),
-            peak_source: match peak {
-                Some(_) => PeakSource::Cgroup,
-                None => PeakSource::LargestProcess,
-            },
-            ..Usage::default()
-        }
+        let (peak_memory, peak_source) = self.cell.peak_memory(largest);
+        let wall = self.phases.started.elapsed();
+        Usage { wall, peak_memory, peak_source, ..Usage::default() }
     }
 
     /// Handles init's report. Replies now, or once the cell is reaped if it can still write to a
     /// grant.
     fn end(&mut self, end: PayloadEnd, rest: &[u8]) -> CallEvent {
         self.phases.reported();
-        self.read_exec_failure();
+        // Without a message the program was executed.
+        self.read_exec_failure().unwrap_or_default();
         let ended = self.as_reported(end, rest);
         self.stage = CallStage::Ending;
         self.deadline = Some(Instant::now() + LINGER);
@@ -346,13 +315,7 @@ impl Running {
 
     /// Reaps the cell's init if it has ended.
     pub(crate) fn collect(&mut self) -> CallEvent {
-        // ECHILD is impossible: init is our child and is reaped once. The cell is gone in either
-        // case.
-        let used = match self.cell.collect() {
-            Ok(None) => return CallEvent::None,
-            Ok(Some(used)) => used,
-            Err(_) => Used::default(),
-        };
+        let Some(used) = self.cell.collect() else { return CallEvent::None };
         if self.is_reported {
             return CallEvent::Gone(None);
         }
@@ -380,7 +343,7 @@ impl Running {
             let bytes = buffer.get(..received.bytes).unwrap_or_default();
             match postcard::take_from_bytes::<FromInit>(bytes) {
                 Ok((FromInit::Ended(end), rest)) => {
-                    self.read_exec_failure();
+                    self.read_exec_failure().unwrap_or_default();
                     return Some(Box::new(self.as_reported(end, rest)));
                 }
                 Ok((FromInit::Failed { step, errno }, _)) => {
@@ -406,7 +369,7 @@ impl Running {
     /// The kernel's counts for init include all children that it has waited for, even if it was
     /// killed.
     fn unreported(&mut self, used: Used) -> Ended {
-        self.read_exec_failure();
+        self.read_exec_failure().unwrap_or_default();
         let outcome = if let Some(failure) = self.exec.take() {
             Outcome::Failed(failure)
         } else if let Some(stopped) = self.stopped.take() {

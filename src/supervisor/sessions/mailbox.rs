@@ -4,8 +4,8 @@
 //! a program can open what lies there, and can neither make, remove nor change anything. The
 //! supervisor keeps the writable mount as a descriptor; no path of the host is opened.
 //!
-//! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it), `in.N`, `out.N`,
-//! `err.N` (its streams), `end.N` (where the shell rings), `fed.N` (a line before the command, where the input is a
+//! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it, or nothing if the shell has them
+//! already), `in.N`, `out.N`, `err.N` (its streams), `end.N` (where the shell rings), `fed.N` (a line before the command, where the input is a
 //! pipe or a terminal) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
 //! Each call has names of its own: what a background process still prints goes to the reader of

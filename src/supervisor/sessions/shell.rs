@@ -23,7 +23,7 @@ use crate::cells::exit::{self, LINGER};
 use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
-use cell::report::{self, FromInit, FromPayload, InitCounters, PayloadEnd, Ticks};
+use cell::report::{self, FromInit, InitCounters, PayloadEnd, Ticks};
 use cell::sealed::Overlays;
 use cell::size::Sizes;
 use cell::{Design, measure};
@@ -334,31 +334,17 @@ impl Shell {
 
     /// Something from the payload: it cannot exec, or it has exec'd.
     pub(crate) fn read_job(&mut self) -> ShellEvent {
-        match self.last_words() {
+        match self.read_exec_failure() {
             Ok(()) | Err(Errno::EAGAIN) => {}
-            // Closed at exec, or with the payload; init reports which.
             Err(_) => self.cell.stop_listening(CellSocket::Job),
         }
         ShellEvent::None
     }
 
-    fn last_words(&mut self) -> Result<(), Errno> {
-        let mut buffer = [0; 512];
-        let received = socket::receive(&self.cell.job, &mut buffer, PacketWait::No)?;
-        if received.bytes == 0 {
-            return Err(Errno::EPIPE);
-        }
-        let bytes = buffer.get(..received.bytes).unwrap_or_default();
-        self.exec = match report::decode::<FromPayload>(bytes) {
-            Ok(FromPayload::Exec { errno }) => Some(exit::exec_failure(self.kind.name(), errno)),
-            Ok(FromPayload::Cwd { errno }) => {
-                Some(Failure::Cwd { path: Cwd::workspace().as_str().to_owned(), errno })
-            }
-            Ok(FromPayload::Failed { step, errno }) => {
-                Some(Failure::Setup { step: step.name().to_owned(), errno })
-            }
-            Ok(FromPayload::Ready(_)) | Err(_) => None,
-        };
+    /// Reads a message that the shell may have sent about its exec.
+    fn read_exec_failure(&mut self) -> Result<(), Errno> {
+        let failure = exit::read_failure(&self.cell, self.kind.name(), &Cwd::workspace())?;
+        self.exec = failure.or(self.exec.take());
         Ok(())
     }
 

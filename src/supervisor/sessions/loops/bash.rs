@@ -35,7 +35,8 @@ const BASH: &str = "/bin/bash";
 /// Set again at the end of each command, which may have set another trap: the shell is to outlast an INT that comes
 /// late. On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
-/// (bash(1), shopt), until only ours is left. It begins with the trap's own last command; in ours, which
+/// (bash(1), shopt), until only ours is left: the program of the shell, in which no file is sourced, or the lines of a
+/// call. It begins with the trap's own last command; in ours, which
 /// goes on, it leaves the command undone that was to come.
 const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap '[[ ${COFFERDAM_WAS-} ]] || { COFFERDAM_WAS=$-; ! \builtin shopt -q extdebug || COFFERDAM_WAS+=:; }; "#,
@@ -276,4 +277,23 @@ pub(super) fn at_terminal(number: u64, terminal: u32) -> String {
     let command = place("cmd", number);
     let place = format!("{MAILBOX}/pts/{terminal}");
     format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bash_parses_no_lines_for_a_plain_command() {
+        let env = Env::default();
+        for input in [StdinKind::Empty, StdinKind::Bytes] {
+            assert_eq!(lines(7, &env, None, input), "", "{input:?}");
+        }
+        // The control: what the shared lines cannot do is in lines of the call.
+        let cwd = Cwd::workspace();
+        let elsewhere = lines(7, &env, Some(&cwd), StdinKind::Empty);
+        assert!(elsewhere.contains("\\builtin cd -- "), "{elsewhere}");
+        let fed = lines(7, &env, None, StdinKind::Pipe);
+        assert!(fed.contains("/dev/session/fed.7"), "{fed}");
+    }
 }

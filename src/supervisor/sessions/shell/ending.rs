@@ -11,8 +11,7 @@ use cell::Shared;
 use cell::report::{self, FromInit, InitCounters, REPORT_BYTES};
 use model::job::ListChanges;
 use model::outcome::{
-    DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, PeakSource, ShellAfter, Timings,
-    Usage,
+    DeniedCall, Ended, Failure, FilesChanged, LimitKind, Outcome, ShellAfter, Timings, Usage,
 };
 use model::wire::CallId;
 use sys::process::Used;
@@ -29,17 +28,8 @@ impl Shell {
     /// Returns the usage of one call: the difference to all before it.
     pub(super) fn usage(&mut self, total: CpuTime, largest: u64, wall: Duration) -> Usage {
         let used = total.since(std::mem::replace(&mut self.used, total));
-        let peak = self.cell.peak_memory();
-        Usage {
-            wall,
-            user: used.user,
-            system: used.system,
-            peak_memory: peak.unwrap_or(largest),
-            peak_source: match peak {
-                Some(_) => PeakSource::Cgroup,
-                None => PeakSource::LargestProcess,
-            },
-        }
+        let (peak_memory, peak_source) = self.cell.peak_memory(largest);
+        Usage { wall, user: used.user, system: used.system, peak_memory, peak_source }
     }
 
     /// Takes the changes in the workspace since the command before.
@@ -53,12 +43,7 @@ impl Shell {
 
     /// The cell's init may have ended.
     pub(crate) fn collect(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
-        // ECHILD cannot be: the child is ours and collected once. The cell is gone either way.
-        let used = match self.cell.collect() {
-            Ok(None) => return ShellEvent::None,
-            Ok(Some(used)) => used,
-            Err(_) => Used::default(),
-        };
+        let Some(used) = self.cell.collect() else { return ShellEvent::None };
         ShellEvent::Gone(self.last_ends(mailbox, used))
     }
 
@@ -116,7 +101,8 @@ impl Shell {
 
     /// Reads the reports from before the end that may be unread: it came in the same round of events.
     fn late_words(&mut self) {
-        self.last_words().unwrap_or_default();
+        // Without a message the shell was executed.
+        self.read_exec_failure().unwrap_or_default();
         let mut buffer = [0; REPORT_BYTES];
         while self.end.is_none() {
             let received = socket::receive(&self.cell.control, &mut buffer, PacketWait::No);
