@@ -1,7 +1,7 @@
 //! The gateway: gives cells a network, in processes that run apart from them.
 //!
-//! [`start`] clones the gateway from main. `gateway` is its event loop over the `cells` that have a
-//! network; it forks a worker at a cell's first packet. `worker` is one cell's TCP/IP stack in user
+//! [`start`] clones the gateway from main. `event_loop` serves the `cells` that have a network; it
+//! forks a worker at a cell's first packet. `worker` is one cell's TCP/IP stack in user
 //! mode, with the judge, the resolver and the relays. `connector` checks each socket that a worker
 //! asks for and makes it; `routes` knows the host's own addresses. [`intercept`] judges HTTP
 //! requests one by one and puts in secrets. `confine` holds the sandbox of gateway and workers.
@@ -16,9 +16,9 @@
 mod cells;
 mod confine;
 mod connector;
+mod event_loop;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gateway;
 pub mod host;
 pub mod intercept;
 mod routes;

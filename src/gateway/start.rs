@@ -16,7 +16,7 @@ use sys::signals;
 use sys::socket::{PacketWait, receive, send};
 
 use crate::intercept::Prepared;
-use crate::{GatewaySpec, confine, gateway};
+use crate::{GatewaySpec, confine, event_loop};
 
 /// Reasons why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,7 @@ fn run(link: OwnedFd, wait: &OwnedFd, spec: GatewaySpec) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let Some(prepared) = prepare(wait, &spec) else { return };
         match forget_environment().and_then(|()| enter(&link, wait, spec.id.is_some())) {
-            Ok(()) => gateway::serve(&link, &spec, prepared),
+            Ok(()) => event_loop::serve(&link, &spec, prepared),
             Err((step, errno)) => {
                 let why = format!("{step}: {}", errno.desc());
                 let frame = encode(&FromGateway::Failed { cell: None, why }).unwrap_or_default();

@@ -2,10 +2,11 @@
 //!
 //! A worker has one thread and one runtime. [`Worker::drive`] reads the cell's packets and the
 //! gateway's frames. A task carries each connection, flow and DNS question, which counts for the
-//! call in which it began. No lock is held across an await.
+//! call in which it began; `dispatch` hands it the packets. No lock is held across an await.
 
 pub(crate) mod account;
 pub(crate) mod connection;
+mod dispatch;
 pub(crate) mod dns;
 pub(crate) mod dns_cache;
 pub(crate) mod first_flight;
@@ -31,22 +32,19 @@ use nix::errno::Errno;
 use sys::socket::{PacketWait, receive_into, send_bytes};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::cells::{CurrentCall, is_ready};
 use crate::intercept::CellRequests;
 use account::Account;
-use connection::Opening;
+use dispatch::{FlowHandle, MAX_CONNECTING};
 use dns_cache::DnsCache;
-use flows::{Flow, Outgoing};
+use flows::Flow;
 use judge::{Judge, Refusal};
-use packet::{Body, Packet, RESOLVER};
 use sockets::SocketSource;
-use stack::{CellStream, Ends, Link, Reuse, Stack, lock};
+use stack::{Ends, Link, Stack, lock};
 use unsent::Unsent;
 
-/// Maximum pending connects; further SYNs are dropped and retransmitted by the cell.
-const MAX_CONNECTING: usize = 512;
 /// Maximum number of DNS questions that are answered at once.
 const MAX_QUESTIONS: usize = 64;
 /// Packets that are read in a row before connections have their turn.
@@ -125,15 +123,6 @@ enum Frame {
 /// Returns the time by which the worker of a cell that has just ended must exit.
 fn drain_deadline() -> Option<Instant> {
     Instant::now().checked_add(DRAIN_TIMEOUT)
-}
-
-/// A flow, with the channel to its task.
-#[derive(Debug)]
-struct FlowHandle {
-    /// The call in which the flow began, for which it counts.
-    call: CallId,
-    /// `None` once the flow is to end.
-    packets: Option<mpsc::Sender<Outgoing>>,
 }
 
 /// The state that the tasks of a worker share.
@@ -442,169 +431,4 @@ impl Worker {
         };
         self.audit(call, denied);
     }
-
-    pub(crate) fn end_connecting(&self, ends: &Ends) {
-        lock(&self.connecting).remove(ends);
-    }
-
-    /// Reads at most `max_packets` packets of the cell.
-    fn read(self: &Arc<Self>, max_packets: usize) -> Result<(), Errno> {
-        let mut stack = lock(&self.stack);
-        for _ in 0..max_packets {
-            let length = stack.read()?;
-            let Some(packet) = packet::parse(stack.frame(length)) else { continue };
-            *lock(&self.link.mac) = packet.mac;
-            match packet.body {
-                Body::Tcp { source, destination, opens, resets } => {
-                    let ends = Ends {
-                        cell: SocketAddr::new(packet.source, source),
-                        remote: SocketAddr::new(packet.destination, destination),
-                    };
-                    self.segment(&mut stack, ends, packet, opens, resets);
-                }
-                Body::Udp { .. } | Body::Echo { .. } => {
-                    let frame = stack.frame(length);
-                    self.datagram(frame, &packet);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Passes a segment to its connection, or opens one.
-    fn segment(
-        self: &Arc<Self>,
-        stack: &mut Stack,
-        ends: Ends,
-        packet: Packet,
-        opens: bool,
-        resets: bool,
-    ) {
-        match stack.reuse(&ends) {
-            Reuse::Open => return stack.segment(&ends, packet.ip),
-            // Dropped: the cell retransmits it, and by then the old connection is gone.
-            Reuse::Ending if opens => return,
-            Reuse::Ending => return stack.segment(&ends, packet.ip),
-            Reuse::Free if stack.has(&ends) && !opens => return stack.segment(&ends, packet.ip),
-            Reuse::Free => {}
-        }
-        let ip = stack.frame(packet.ip.end).get(packet.ip.start..).unwrap_or_default();
-        if !opens {
-            if !resets && !lock(&self.connecting).contains(&ends) {
-                self.link.send(packet::reset(ip, &packet));
-            }
-            return;
-        }
-        let mut connecting = lock(&self.connecting);
-        if connecting.len() >= MAX_CONNECTING || stack.connections() >= stack::MAX_CONNECTIONS {
-            return;
-        }
-        // A retransmitted SYN while the host is still connecting.
-        if !connecting.insert(ends) {
-            return;
-        }
-        drop(connecting);
-        let call = self.call();
-        // Dropped for want of room: the cell retransmits it.
-        let Some(guard) = self.unsent.add(call, 0) else {
-            self.end_connecting(&ends);
-            return;
-        };
-        let opening = Opening { call, ends, syn: ip.to_vec(), packet };
-        let worker = Arc::clone(self);
-        if RESOLVER.contains(&ends.remote.ip()) && ends.remote.port() == dns::PORT {
-            tokio::spawn(worker.resolver(opening));
-        } else {
-            let unlogged = Arc::clone(&self.unlogged);
-            tokio::spawn(guard.until_judged(async move {
-                worker.clone().connection(opening).await;
-                worker.end_connecting(&ends);
-                drop(unlogged);
-            }));
-        }
-    }
-
-    /// Accepts a connection to the resolver.
-    async fn resolver(self: Arc<Self>, opening: Opening) {
-        self.end_connecting(&opening.ends);
-        let cell = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
-        let Some(cell) = cell else { return };
-        if cell.established().await.is_ok() {
-            self.answer_stream(cell).await;
-        }
-    }
-
-    /// Passes a datagram or an echo request to its flow, or starts one.
-    fn datagram(self: &Arc<Self>, frame: &[u8], packet: &Packet) {
-        let (flow, payload, segment, sequence) = match &packet.body {
-            Body::Udp { source, destination, payload, segment } => {
-                let cell = SocketAddr::new(packet.source, *source);
-                let remote = SocketAddr::new(packet.destination, *destination);
-                (Flow { echo: false, cell, remote }, payload, *segment, 0)
-            }
-            Body::Echo { ident, sequence, payload } => {
-                let cell = SocketAddr::new(packet.source, *ident);
-                let remote = SocketAddr::new(packet.destination, 0);
-                (Flow { echo: true, cell, remote }, payload, payload.len(), *sequence)
-            }
-            Body::Tcp { .. } => return,
-        };
-        let payload = frame.get(payload.clone()).unwrap_or_default();
-        if RESOLVER.contains(&flow.remote.ip()) && flow.remote.port() == dns::PORT {
-            // A question without an answer is repeated by the client.
-            if let Ok(permit) = self.questions.try_acquire()
-                && let Some(guard) = self.unsent.add(self.call(), payload.len())
-            {
-                permit.forget();
-                let answering =
-                    Arc::clone(self).answer_datagram(flow.cell, flow.remote, payload.to_vec());
-                tokio::spawn(guard.until_judged(answering));
-            }
-            return;
-        }
-        // An empty datagram is one packet too.
-        let parts: Vec<&[u8]> = match payload.is_empty() {
-            true => vec![payload],
-            false => payload.chunks(segment.max(1)).collect(),
-        };
-        for part in parts {
-            let part = Part { payload: part, hops: packet.hops, sequence };
-            self.outgoing(flow, &part);
-        }
-    }
-
-    /// Passes a part to its flow. Dropped if too much waits, as by a network.
-    fn outgoing(self: &Arc<Self>, flow: Flow, part: &Part<'_>) {
-        let mut flows = lock(&self.flows);
-        let call = flows.get(&flow).map_or_else(|| self.call(), |handle| handle.call);
-        let Some(guard) = self.unsent.add(call, part.payload.len()) else { return };
-        let full = flows.len() >= flows::MAX_FLOWS;
-        let handle = match flows.get(&flow) {
-            Some(handle) => handle,
-            None if full => return,
-            None => {
-                let (sender, packets) = mpsc::channel(flows::MAX_WAITING);
-                tokio::spawn(Arc::clone(self).flow(flow, call, packets));
-                flows.entry(flow).or_insert(FlowHandle { call, packets: Some(sender) })
-            }
-        };
-        if let Some(sender) = &handle.packets {
-            let outgoing = Outgoing {
-                payload: part.payload.to_vec(),
-                hops: part.hops,
-                sequence: part.sequence,
-                guard,
-            };
-            // A full queue drops the packet, as a network would; a closed one belongs to a flow that ends.
-            sender.try_send(outgoing).unwrap_or_default();
-        }
-    }
-}
-
-/// One datagram on the network: the kernel may leave several in one packet of the cell.
-#[derive(Debug)]
-struct Part<'a> {
-    payload: &'a [u8],
-    hops: u8,
-    sequence: u16,
 }

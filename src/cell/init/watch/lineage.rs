@@ -1,23 +1,25 @@
-//! Processes that were forked and have not executed a program since (PF_FORKNOEXEC), and how deep.
+//! The number of ancestors of processes that were forked and have not executed a program since
+//! (PF_FORKNOEXEC).
 //!
-//! The kernel links each mapping of such a process that ever had a page with all of its ancestors (`anon_vma_chain`, 64
-//! bytes each), also with those that have ended, and a mapping that is split has the links twice. No file shows them.
+//! The kernel links each mapping of such a process that ever had a page with all of its ancestors
+//! (`anon_vma_chain`, 64 bytes each), including ended ones. Splitting a mapping doubles its links. No file
+//! shows them.
 
 use std::collections::BTreeMap;
 
-/// Ancestors that a process is taken to have at most.
+/// Maximum number of ancestors that a process is assumed to have.
 const MAX_DEPTH: u64 = 4096;
 
-/// How many ancestors' links the mappings of a process may have.
+/// Number of ancestors with which the mappings of a process are linked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Depth {
-    /// By the parents that looks have shown.
+    /// Ancestors that looks have found.
     pub known: u64,
-    /// With ancestors that may have ended before any look found them; never less than `known`.
+    /// The same plus ancestors that may have ended before any look found them; never less than `known`.
     pub possible: u64,
 }
 
-/// A process as a look found it.
+/// A process and its parent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Relation {
     pub pid: i32,
@@ -28,16 +30,16 @@ pub(super) struct Relation {
 #[derive(Debug, Default)]
 pub(crate) struct Lineage {
     lines: BTreeMap<i32, Line>,
-    /// The newest process of the last look.
+    /// Pid of the newest process at the last look.
     newest: i32,
-    /// A process of the cell has asked to be the parent of orphans (PR_SET_CHILD_SUBREAPER).
+    /// True once a process of the cell became the parent of orphans (PR_SET_CHILD_SUBREAPER).
     has_subreaper: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Line {
     has_executed: bool,
-    /// Depth that children have which were made since the last look: an exec in between does not change theirs.
+    /// Depth that children made since the last look have, even if the process has executed a program since.
     inherited: Depth,
 }
 
@@ -48,7 +50,7 @@ impl Line {
 }
 
 impl Lineage {
-    /// Takes no parent for the maker of a process from now on.
+    /// Records that from now on the parent of a process need not be the one that forked it.
     pub(super) fn expect_subreaper(&mut self) {
         self.has_subreaper = true;
     }
@@ -58,23 +60,28 @@ impl Lineage {
         self.lines.get(&pid).map_or(Depth::default(), |line| line.depth())
     }
 
-    /// Takes in what a look found. Asks whether a process has executed a program only until it has.
-    pub(super) fn update(&mut self, mut found: Vec<Relation>, has_executed: impl Fn(i32) -> bool) {
-        // A parent has the lower number, unless numbers have begun from the start again.
-        found.sort_unstable_by_key(|relation| relation.pid);
+    /// Updates the depths with the processes of a look. Calls `has_executed` for a process only until it
+    /// returns true.
+    pub(super) fn update(
+        &mut self,
+        mut relations: Vec<Relation>,
+        has_executed: impl Fn(i32) -> bool,
+    ) {
+        // A parent has the lower pid, unless pids have wrapped around.
+        relations.sort_unstable_by_key(|relation| relation.pid);
         let before = std::mem::take(&mut self.lines);
         let deepest = before.values().map(|line| line.inherited.possible).max().unwrap_or(0);
-        let lowest = found.first().map_or(0, |relation| relation.pid);
-        // At the first look the cell has hardly begun.
+        let lowest = relations.first().map_or(0, |relation| relation.pid);
+        // At the first look all processes of the cell are new.
         let newest = if before.is_empty() { lowest } else { self.newest };
-        for Relation { pid, parent } in found {
+        for Relation { pid, parent } in relations {
             let line = match before.get(&pid) {
                 Some(line) if line.has_executed => Line { inherited: Depth::default(), ..*line },
                 Some(line) => Line { has_executed: has_executed(pid), ..*line },
                 None => {
                     let above = self.lines.get(&parent).map(|line| line.inherited);
-                    // Init, which has the lowest number, is the parent of orphans. A process that a look missed may have
-                    // a parent that has executed a program since.
+                    // Init, which has the lowest pid, is the parent of orphans. The parent of a process that
+                    // earlier looks missed may have executed a program since.
                     let is_made_by_parent = parent != lowest && pid > newest && !self.has_subreaper;
                     let inherited = match above {
                         Some(above) if is_made_by_parent => above.next(),
@@ -89,7 +96,7 @@ impl Lineage {
             self.lines.insert(pid, line);
         }
         let made = self.lines.keys().filter(|pid| !before.contains_key(pid));
-        // Lower numbers than the newest are newer still: the kernel has begun from the start again.
+        // Pids below the newest are newer still: pids have wrapped around.
         let (lower, higher): (Vec<i32>, Vec<i32>) = made.copied().partition(|pid| *pid < newest);
         self.newest = lower.last().or(higher.last()).copied().unwrap_or(newest);
     }
@@ -102,8 +109,8 @@ impl Depth {
     }
 }
 
-/// Returns the depth that an orphan can have at most: its ancestors since the last look have numbers between the newest
-/// of that look and its own.
+/// Returns the maximum depth of an orphan: the pids of its ancestors since the last look are between the
+/// newest pid of that look and its pid.
 fn possible(deepest: u64, newest: i32, pid: i32) -> u64 {
     match u64::try_from(i64::from(pid) - i64::from(newest)) {
         Ok(made) => deepest.saturating_add(made).saturating_add(1).min(MAX_DEPTH),
@@ -115,16 +122,18 @@ fn possible(deepest: u64, newest: i32, pid: i32) -> u64 {
 mod tests {
     use super::*;
 
-    /// Shows a look what is there, `executed` among it, and returns the depth of `asked`.
+    /// Updates with processes, of which those in `executed` have executed a program, and returns the depth of
+    /// one.
     fn look(
         lineage: &mut Lineage,
-        found: &[(i32, i32)],
+        processes: &[(i32, i32)],
         executed: &[i32],
-        asked: i32,
+        process: i32,
     ) -> (u64, u64) {
-        let relations = found.iter().map(|(pid, parent)| Relation { pid: *pid, parent: *parent });
+        let relations =
+            processes.iter().map(|(pid, parent)| Relation { pid: *pid, parent: *parent });
         lineage.update(relations.collect(), |pid| executed.contains(&pid));
-        let Depth { known, possible } = lineage.of(asked);
+        let Depth { known, possible } = lineage.of(process);
         (known, possible)
     }
 

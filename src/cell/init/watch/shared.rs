@@ -1,8 +1,8 @@
-//! Shared memory without a file (MAP_SHARED with MAP_ANONYMOUS, mmap(2)): granted up to the cell's limit.
+//! Grants shared memory without a file (MAP_SHARED with MAP_ANONYMOUS, mmap(2)) up to the cell's limit.
 //!
-//! Its pages stay until the last mapping of any part of it is gone, and are in no process's account once they are let
-//! go of (MADV_DONTNEED, munmap(2) of the rest). So the filter asks init about each such mapping, and what was granted
-//! counts in full until no process of the cell has any of it mapped.
+//! Its pages remain until the last mapping of any part of it is gone. A process is not charged for pages
+//! that it has dropped (MADV_DONTNEED, munmap(2) of other parts). So the filter notifies init of each such
+//! mapping, and a grant counts in full until no process of the cell maps any part of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,39 +13,40 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::read;
 
-use super::{Listing, Look, Watch};
+use super::Watch;
+use super::processes::{Listing, Look};
 use sys::Result;
 
 const PAGE: u64 = 4096;
-/// Grants that are remembered one by one; with more, a look settles them.
-const REMEMBERED: usize = 4096;
-/// Processor time that a look at all mappings may take; one that takes longer gives nothing back.
+/// Maximum number of unsettled grants; a look must settle them before there can be more.
+const MAX_GRANTS: usize = 4096;
+/// Maximum processor time of a look at all mappings; a look that takes longer frees nothing.
 const BUDGET: Duration = Duration::from_millis(20);
-/// Looks in a row that may give nothing back before the next has to wait. Programs ask again when they have freed some.
-const FRUITLESS: u32 = 8;
-/// Looks that find which object a grant became, before the next has to wait.
-const TELLING: u32 = 256;
-/// The time to wait then, in times of what the last look took.
-const REST: u32 = 10;
+/// Maximum number of looks in a row that free nothing, before the next one has to wait.
+const MAX_FRUITLESS: u32 = 8;
+/// Maximum number of looks that match a grant with its object, before the next one has to wait.
+const MAX_MATCHING: u32 = 256;
+/// Waiting time as a multiple of the duration of the last look.
+const REST_FACTOR: u32 = 10;
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 16;
 
-/// Shared memory that was granted and may still exist.
+/// The granted shared memory that may still exist.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory {
-    /// Bytes of each object that was mapped at the last look, by its inode: no fewer than were granted for it.
+    /// Bytes of each object that was mapped at the last look, by inode; at least those granted for it.
     mapped: BTreeMap<u64, u64>,
     granted: Vec<Reservation>,
     /// Bytes of the largest grant ever.
     largest: u64,
-    /// Looks in a row that gave nothing back.
+    /// Looks in a row that freed nothing.
     fruitless: u32,
-    /// When a look for room may be taken again.
-    again: Option<Instant>,
-    /// Looks that found which object a grant became.
-    telling: u32,
-    /// When the next such look may be taken.
-    told_again: Option<Instant>,
+    /// Time before which no look for room is allowed.
+    next_for_room: Option<Instant>,
+    /// Looks that matched a grant with its object.
+    matching: u32,
+    /// Time before which no such look is allowed.
+    next_matching: Option<Instant>,
 }
 
 /// A grant whose object no look has seen yet.
@@ -57,13 +58,13 @@ struct Reservation {
 }
 
 impl Watch {
-    /// Grants so many bytes of shared memory, if the cell has room for them.
+    /// Grants `length` bytes of shared memory to a thread, if the cell has room for them.
     pub(in super::super) fn grants(&mut self, thread: i32, length: u64) -> Result<bool> {
         let bytes = length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let began = Instant::now();
         let for_room = !self.shared.has_room(bytes, self.limit);
         if bytes <= self.limit && self.shared.wants_look(thread, for_room, began) {
-            // Before the look: a thread that is done by then has made what it was granted.
+            // Before the look: a thread that has left the call by now has made its object.
             let granted = self.shared.threads();
             let is_done = |other: &i32| *other == thread || self.is_elsewhere(*other);
             let done: BTreeSet<i32> = granted.into_iter().filter(is_done).collect();
@@ -76,20 +77,21 @@ impl Watch {
 
     /// Returns the inodes of shared memory without a file that processes of the cell have mapped.
     ///
-    /// Absent where that is not certain: a process cannot be read, one was made meanwhile, or it takes too long.
+    /// Returns `None` if the list may be incomplete: a process cannot be read, one was made meanwhile, or
+    /// reading takes too long.
     pub(super) fn shared_objects(&self) -> Result<Option<BTreeSet<u64>>> {
         let until = processor_time()? + BUDGET;
         let pids = |listing: &Listing| -> BTreeSet<i32> {
             listing.seen.iter().map(|process| process.process.pid).collect()
         };
-        let before = self.processes()?;
+        let before = self.procfs.processes()?;
         let mut objects = BTreeSet::new();
         for process in &before.seen {
-            // Threads that hide may look like an end.
+            // A process that hides threads may look like an exiting one.
             if process.ending.as_ref().is_some_and(|ending| ending.threads.len() > 1) {
                 return Ok(None);
             }
-            // Init shares nothing; an ending process has no memory any more.
+            // Init shares nothing; an exiting process has no memory any more.
             if process.process.pid == 1 || process.process.size == 0 {
                 continue;
             }
@@ -98,30 +100,30 @@ impl Watch {
                 None => return Ok(None),
             }
         }
-        // A process that ended before it was read may have left what it had to a child.
-        let after = self.processes()?;
+        // A process that ended before it was read may have a child with the same mappings.
+        let after = self.procfs.processes()?;
         let is_certain = before.unclear.is_empty()
             && after.unclear.is_empty()
             && pids(&after).is_subset(&pids(&before));
         Ok(is_certain.then_some(objects))
     }
 
-    /// Returns the inodes of one process; empty for a process that has ended.
+    /// Returns the inodes of one process; none if it has ended.
     fn objects_of(&self, pid: i32, directory: &str, until: Duration) -> Option<Vec<u64>> {
         let text = self.maps(directory, until)?;
-        // A process with memory has mappings: either it has ended, or only the thread that was to show it.
+        // A process with memory has mappings: either it has ended, or only the thread that was read has.
         if text.is_empty() && !self.has_ended(pid) {
             return None;
         }
         Some(text.split(|byte| *byte == b'\n').filter_map(shared_object).collect())
     }
 
-    /// Reads the mappings of a process or thread: empty where it has none any more, absent where that takes too long or
-    /// is refused.
+    /// Reads the mappings of a process or thread; empty if it has ended. Returns `None` if reading is refused
+    /// or takes too long.
     fn maps(&self, directory: &str, until: Duration) -> Option<Vec<u8>> {
         let path = format!("{directory}/maps");
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let file = match openat(&self.proc, path.as_str(), flags, Mode::empty()) {
+        let file = match openat(&self.procfs.proc, path.as_str(), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::ENOENT | Errno::ESRCH) => return Some(Vec::new()),
             Err(_) => return None,
@@ -143,20 +145,21 @@ impl Watch {
         Some(text)
     }
 
-    /// Returns whether no thread of a process has memory any more.
+    /// Returns true if no thread of a process has memory any more.
     fn has_ended(&self, pid: i32) -> bool {
-        match self.status(pid, &pid.to_string()) {
+        match self.procfs.status(pid, &pid.to_string()) {
             Look::Seen(seen) => seen.process.size == 0 && seen.threads < 2,
             Look::Gone => true,
             Look::Unclear => false,
         }
     }
 
-    /// Returns whether a thread has left the call that it was allowed to continue: it has ended, or waits in another.
+    /// Returns true if a thread has left the mmap(2) that it was granted: it has ended, or waits in another
+    /// call.
     fn is_elsewhere(&self, thread: i32) -> bool {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let path = format!("{thread}/syscall");
-        match openat(&self.proc, path.as_str(), flags, Mode::empty()) {
+        match openat(&self.procfs.proc, path.as_str(), flags, Mode::empty()) {
             Err(errno) => errno == Errno::ENOENT || errno == Errno::ESRCH,
             Ok(file) => {
                 let mut buffer = [0; 32];
@@ -167,49 +170,49 @@ impl Watch {
                 let text = buffer.get(..length).unwrap_or_default();
                 let number = text.split(|byte| *byte == b' ').next().unwrap_or_default();
                 let number = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
-                // A thread that runs may be on its way still.
+                // A running thread may not have finished its mmap(2) yet.
                 number.is_some_and(|number: i64| number != libc::SYS_mmap)
             }
         }
     }
 }
 
-/// Returns the processor time of init: a machine that is busy must not make a look too long.
+/// Returns the processor time of init. Unlike wall time it does not grow while other processes run.
 pub(super) fn processor_time() -> Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from)
 }
 
-/// Returns the inode of shared memory without a file, of a line of `/proc/PID/maps` (proc(5)).
+/// Returns the inode of shared memory without a file, given a line of `/proc/PID/maps` (proc(5)).
 fn shared_object(line: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(line).ok()?;
-    // Its own name, and that of one that a program has named (PR_SET_VMA).
-    let is_one = line.ends_with(" /dev/zero (deleted)") || line.contains(" [anon_shmem:");
-    let inode = line.split_ascii_whitespace().nth(4).filter(|_| is_one)?;
+    // The kernel's name, and the form of a name that a program has chosen (PR_SET_VMA).
+    let is_shared = line.ends_with(" /dev/zero (deleted)") || line.contains(" [anon_shmem:");
+    let inode = line.split_ascii_whitespace().nth(4).filter(|_| is_shared)?;
     inode.parse().ok()
 }
 
 impl SharedMemory {
     fn has_room(&self, bytes: u64, limit: u64) -> bool {
-        self.sum().saturating_add(bytes) <= limit && self.granted.len() < REMEMBERED
+        self.sum().saturating_add(bytes) <= limit && self.granted.len() < MAX_GRANTS
     }
 
-    /// Returns whether it is time for a look: for room, or because the thread that asks has made all that was granted, so
-    /// that now it can be told by what.
+    /// Returns true if a look is useful now: to find room, or to match the only grant with its object, which
+    /// the requesting thread has made by now.
     fn wants_look(&self, thread: i32, for_room: bool, now: Instant) -> bool {
         let is_alone = matches!(self.granted.as_slice(), [one] if one.thread == thread);
-        let again = if for_room { self.again } else { self.told_again };
-        (for_room || is_alone) && again.is_none_or(|again| again <= now)
+        let next = if for_room { self.next_for_room } else { self.next_matching };
+        (for_room || is_alone) && next.is_none_or(|next| next <= now)
     }
 
     /// Decides when the next look may be taken: other calls of the cell wait while init looks.
     fn looked(&mut self, for_room: bool, has_more: bool, took: Duration) {
-        let later = Instant::now() + took.saturating_mul(REST);
+        let later = Instant::now() + took.saturating_mul(REST_FACTOR);
         if for_room {
             self.fruitless = if has_more { 0 } else { self.fruitless.saturating_add(1) };
-            self.again = (self.fruitless > FRUITLESS).then_some(later);
+            self.next_for_room = (self.fruitless > MAX_FRUITLESS).then_some(later);
         } else {
-            self.telling = self.telling.saturating_add(1);
-            self.told_again = (self.telling > TELLING).then_some(later);
+            self.matching = self.matching.saturating_add(1);
+            self.next_matching = (self.matching > MAX_MATCHING).then_some(later);
         }
     }
 
@@ -227,10 +230,10 @@ impl SharedMemory {
         has_room
     }
 
-    /// Forgets what is not mapped any more, and returns whether that makes room. Threads that are `done` are not about to
-    /// map what they were granted.
+    /// Removes objects that are not mapped any more, and grants of threads that are `done`. Returns true if
+    /// that makes room.
     ///
-    /// A new object whose grant is unknown counts as the largest that it can be.
+    /// A new object counts as large as the largest grant that it can have come from.
     fn settle(&mut self, mapped: &BTreeSet<u64>, done: &BTreeSet<i32>) -> bool {
         let before = self.sum();
         self.mapped.retain(|inode, _| mapped.contains(inode));
@@ -243,7 +246,7 @@ impl SharedMemory {
         self.sum() < before
     }
 
-    /// Returns the bytes of all that was granted and may still exist.
+    /// Returns the bytes of all grants and objects.
     fn sum(&self) -> u64 {
         let granted = self.granted.iter().map(|granted| granted.bytes);
         self.mapped.values().copied().chain(granted).fold(0, u64::saturating_add)
@@ -301,14 +304,14 @@ mod tests {
 
     #[test]
     fn small_grants_without_end_are_looked_at() {
-        let mut shared = with(&[4096; REMEMBERED]);
+        let mut shared = with(&[4096; MAX_GRANTS]);
         assert!(!shared.grant(2, 4096, LIMIT));
         shared.settle(&BTreeSet::from([7]), &all());
         assert!(shared.grant(2, 4096, LIMIT));
     }
 
     #[test]
-    fn a_grant_that_is_alone_is_told_by_its_object() {
+    fn a_single_grant_is_matched_with_its_object() {
         let mut shared = with(&[40 * MIB]);
         assert!(shared.settle(&BTreeSet::new(), &all()), "given back");
         assert!(shared.grant(2, 4096, LIMIT));
@@ -322,13 +325,16 @@ mod tests {
     fn looks_that_give_nothing_back_have_to_wait_at_last() {
         let mut shared = with(&[40 * MIB]);
         let took = Duration::from_secs(1);
-        for _ in 0..FRUITLESS {
+        for _ in 0..MAX_FRUITLESS {
             shared.looked(true, false, took);
             assert!(shared.wants_look(2, true, Instant::now()));
         }
         shared.looked(true, false, took);
         let now = Instant::now();
-        assert!(!shared.wants_look(2, true, now) && shared.wants_look(2, true, now + took * REST));
+        assert!(
+            !shared.wants_look(2, true, now)
+                && shared.wants_look(2, true, now + took * REST_FACTOR)
+        );
         shared.looked(true, true, took);
         assert!(shared.wants_look(2, true, Instant::now()), "one gave back");
     }

@@ -13,15 +13,15 @@ struct Procfs(tempfile::TempDir);
 
 impl Procfs {
     fn new(size: u64) -> std::io::Result<Self> {
-        let own = Self(tempfile::tempdir()?);
-        let process = own.0.path().join(std::process::id().to_string());
+        let procfs = Self(tempfile::tempdir()?);
+        let process = procfs.0.path().join(std::process::id().to_string());
         fs::create_dir(&process)?;
         let status = format!("VmSize: {} kB\nFDSize: 64\nPPid: 1\nThreads: 1\n", size >> 10);
         fs::write(process.join("status"), status)?;
         // Without the end of a line, so that it takes time and counts as nothing.
         fs::File::create(process.join("maps"))?.set_len(1 << 30)?;
-        own.host(16 << 30, 100 * MIB)?;
-        Ok(own)
+        procfs.host(16 << 30, 100 * MIB)?;
+        Ok(procfs)
     }
 
     /// The host's memory: `available` of 16 GiB, and the kernel's objects.
@@ -46,7 +46,7 @@ fn look(watch: &mut Watch) -> std::io::Result<Option<OverLimit>> {
 }
 
 #[test]
-fn a_host_that_runs_out_is_told_from_a_limit() -> std::io::Result<()> {
+fn a_full_host_is_distinguished_from_an_exceeded_limit() -> std::io::Result<()> {
     let procfs = Procfs::new(MIB)?;
     assert_eq!(look(&mut procfs.watch()?)?, None);
     procfs.host(MIB, 100 * MIB)?;
@@ -70,12 +70,12 @@ fn without_first_thread(threads: u32) -> std::io::Result<Procfs> {
 }
 
 #[test]
-fn a_process_whose_memory_cannot_be_told_ends_the_cell_and_gives_nothing_back()
+fn a_process_whose_memory_cannot_be_read_ends_the_cell_and_gives_nothing_back()
 -> std::io::Result<()> {
     let procfs = without_first_thread(2)?;
     let mut watch = procfs.watch()?;
     assert_eq!(watch.shared_objects()?, None);
-    for _ in 0..UNCLEAR {
+    for _ in 0..MAX_UNCLEAR {
         assert_eq!(look(&mut watch)?, None);
     }
     assert_eq!(look(&mut watch)?, Some(OverLimit::Memory));
@@ -83,7 +83,7 @@ fn a_process_whose_memory_cannot_be_told_ends_the_cell_and_gives_nothing_back()
     let procfs = without_first_thread(1)?;
     let mut watch = procfs.watch()?;
     assert_eq!(watch.shared_objects()?, Some(std::collections::BTreeSet::new()));
-    for _ in 0..=UNCLEAR {
+    for _ in 0..=MAX_UNCLEAR {
         assert_eq!(look(&mut watch)?, None);
     }
     Ok(())
@@ -104,10 +104,10 @@ impl Procfs {
             fs::remove_dir_all(&task)?;
         }
         for thread in threads {
-            let place = task.join(thread.to_string());
-            fs::create_dir_all(&place)?;
-            fs::write(place.join("status"), &status)?;
-            fs::write(place.join("stat"), format!("{thread} (a) b) R 1 1 1 0 -1 4 0\n"))?;
+            let directory = task.join(thread.to_string());
+            fs::create_dir_all(&directory)?;
+            fs::write(directory.join("status"), &status)?;
+            fs::write(directory.join("stat"), format!("{thread} (a) b) R 1 1 1 0 -1 4 0\n"))?;
         }
         fs::write(self.process().join("status"), status)
     }
@@ -124,7 +124,8 @@ fn with_memory(procfs: &Procfs) -> std::io::Result<Watch> {
 
 /// Bytes that a look charges for processes, and the processes whose memory it could not read.
 fn recalled(watch: &mut Watch) -> std::io::Result<(u64, usize)> {
-    let Listing { mut seen, mut unclear } = watch.processes().map_err(std::io::Error::from)?;
+    let Listing { mut seen, mut unclear } =
+        watch.procfs.processes().map_err(std::io::Error::from)?;
     unclear.extend(watch.recall(&mut seen, Instant::now()));
     Ok((seen.iter().map(|seen| seen.resident).sum(), unclear.len()))
 }
@@ -135,7 +136,7 @@ fn an_ending_process_counts_until_its_memory_is_free_and_ends_no_cell() -> std::
     let mut watch = with_memory(&procfs)?;
     for threads in [&[7, 8, 9][..], &[7, 9], &[7], &[]] {
         procfs.ends('R', threads)?;
-        for _ in 0..=UNCLEAR {
+        for _ in 0..=MAX_UNCLEAR {
             assert_eq!(look(&mut watch)?, None, "{threads:?}");
             assert_eq!(recalled(&mut watch)?, (MIB / 2, 0), "{threads:?}");
         }
@@ -151,11 +152,11 @@ fn a_process_that_makes_threads_does_not_end() -> std::io::Result<()> {
     let mut watch = with_memory(&procfs)?;
     procfs.ends('R', &[7, 8])?;
     assert_eq!(recalled(&mut watch)?, (MIB / 2, 0));
-    for thread in 9..=9 + UNCLEAR {
+    for thread in 9..=9 + MAX_UNCLEAR {
         // Taken for an end each time, with a thread that was not there before.
         procfs.ends('R', &[7, thread])?;
         let ended = look(&mut watch)?.is_some();
-        assert_eq!(ended, thread == 9 + UNCLEAR, "{thread}");
+        assert_eq!(ended, thread == 9 + MAX_UNCLEAR, "{thread}");
     }
     // More than a list shows.
     let mut watch = with_memory(&procfs)?;
@@ -182,10 +183,10 @@ fn an_ending_process_counts_by_what_it_shared_with_no_other() -> std::io::Result
     let procfs = Procfs::new(MIB)?;
     let mut watch = with_memory(&procfs)?;
     fs::write(procfs.process().join("smaps_rollup"), "Pss: 300 kB\nPrivate_Dirty: 100 kB\n")?;
-    let seen = watch.processes().map_err(std::io::Error::from)?.seen;
+    let seen = watch.procfs.processes().map_err(std::io::Error::from)?.seen;
     assert_eq!(watch.with_shares(0, &seen), 300 << 10);
     procfs.ends('R', &[])?;
-    let Listing { mut seen, .. } = watch.processes().map_err(std::io::Error::from)?;
+    let Listing { mut seen, .. } = watch.procfs.processes().map_err(std::io::Error::from)?;
     watch.recall(&mut seen, Instant::now());
     assert_eq!(watch.with_shares(0, &seen), 100 << 10);
     Ok(())
@@ -202,7 +203,7 @@ fn another(procfs: &Procfs, shares: &str) -> std::io::Result<()> {
 
 /// Bytes that a look at a time charges by shares.
 fn shared_at(watch: &mut Watch, now: Instant) -> std::io::Result<u64> {
-    let Listing { mut seen, .. } = watch.processes().map_err(std::io::Error::from)?;
+    let Listing { mut seen, .. } = watch.procfs.processes().map_err(std::io::Error::from)?;
     watch.recall(&mut seen, now);
     Ok(watch.with_shares(0, &seen))
 }
@@ -238,8 +239,8 @@ fn an_end_that_lasts_counts_by_its_share_or_else_whole() -> std::io::Result<()> 
         another(&procfs, "Pss: 0 kB\n")?;
         procfs.ends('R', &[])?;
         for (after, charged) in [(Duration::ZERO, early), (END_PATIENCE, late)] {
-            let found = shared_at(&mut watch, now + after)?;
-            assert_eq!(found, charged << 10, "{share:?} {after:?}");
+            let bytes = shared_at(&mut watch, now + after)?;
+            assert_eq!(bytes, charged << 10, "{share:?} {after:?}");
         }
     }
     Ok(())
@@ -252,7 +253,7 @@ fn a_process_is_charged_when_the_thread_that_showed_it_has_ended() -> std::io::R
     let status = "VmSize: 1024 kB\nRssAnon: 512 kB\nFDSize: 64\nPPid: 1\nThreads: 2\n";
     fs::write(process.join("status"), status)?;
     let watch = procfs.watch()?;
-    let mut listing = watch.processes()?;
+    let mut listing = watch.procfs.processes()?;
     for seen in &mut listing.seen {
         seen.process.directory.push_str("/task/1");
     }
@@ -275,7 +276,7 @@ fn pages_that_a_process_shares_are_looked_at_unless_its_page_tables_take_too_lon
         fs::write(process.join("status"), status)?;
         let mut watch = procfs.watch()?;
         watch.limit = 64 * MIB;
-        let listing = watch.processes()?;
+        let listing = watch.procfs.processes()?;
         let seen: Vec<u64> =
             listing.seen.iter().map(|seen| watch.by_share(seen, &listing.seen).counted).collect();
         assert_eq!(seen, [charged << 10], "{tables} kB of page tables");
@@ -320,7 +321,9 @@ fn ancestors_that_no_look_has_found_are_charged_up_to_what_the_host_has_more() -
     let status = "State:\tS\nVmSize: 8192 kB\nFDSize: 64\nPPid: 1\nThreads: 1\n";
     fs::write(procfs.process().join("status"), status)?;
     fs::write(procfs.process().join("maps"), "a\n".repeat(1000))?;
-    while watch.next.is_none_or(|next| next <= Instant::now()) || watch.mappings.of(own()) < 1000 {
+    while watch.next.is_none_or(|next| next <= Instant::now())
+        || watch.mappings.of(this_process()) < 1000
+    {
         look(&mut watch)?;
     }
     let counted = watch.mappings.bytes();
@@ -328,12 +331,12 @@ fn ancestors_that_no_look_has_found_are_charged_up_to_what_the_host_has_more() -
     assert!(unseen > MIB, "{unseen}");
     for (grown, charged) in [(0, 0), (MIB, MIB), (unseen, unseen), (1 << 40, unseen)] {
         let slab = 100 * MIB + counted + grown;
-        let found = watch.of_mappings(Progress::Done, &[], slab) - counted;
-        assert_eq!(found, charged, "{grown}");
+        let bytes = watch.mapping_bytes(Progress::Done, &[], slab) - counted;
+        assert_eq!(bytes, charged, "{grown}");
     }
     Ok(())
 }
 
-fn own() -> i32 {
+fn this_process() -> i32 {
     i32::try_from(std::process::id()).unwrap_or_default()
 }

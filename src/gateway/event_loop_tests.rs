@@ -3,10 +3,13 @@
 
 use std::os::fd::AsRawFd;
 
+use model::egress::frames::{SocketAnswer, SocketRequest};
 use model::egress::{Connection, ConnectionEnd, Protocol};
+use nix::sys::signal::Signal;
 use nix::sys::socket::Shutdown;
 
 use super::*;
+use crate::cells::{Links, Sockets, links};
 
 const KEY: CellKey = CellKey { slot: 1, generation: 4 };
 
