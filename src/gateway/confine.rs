@@ -338,6 +338,29 @@ mod tests {
         }
     }
 
+    /// Returns the length of a program, and a hash of its instructions (FNV-1a).
+    fn fingerprint(program: &[Instruction]) -> (usize, u64) {
+        let bytes = program.iter().flat_map(|instruction| {
+            let Instruction { code, jt, jf, k } = *instruction;
+            code.to_le_bytes().into_iter().chain([jt, jf]).chain(k.to_le_bytes())
+        });
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        (program.len(), hash)
+    }
+
+    /// A change of a filter is a change of a wall: it must be intended, and the numbers here then change
+    /// with it.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_filters_are_compiled_to_known_programs() {
+        let gateway = gateway_filter().expect("it compiles");
+        let worker = worker_filter().expect("it compiles");
+        assert_eq!(fingerprint(&gateway), (288, 15_277_199_884_654_447_228));
+        assert_eq!(fingerprint(&worker), (101, 369_152_227_876_870_998));
+    }
+
     fn made(
         domain: AddressFamily,
         kind: SockType,
