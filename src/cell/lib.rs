@@ -4,7 +4,7 @@
 //! parts that a cell is made from. Each layer has a file: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`,
 //! `mediate`; `bare` has the tier without namespaces. `init` is pid 1 of the cell, `payload` the
 //! process that becomes the program, and `measure` checks both from outside. `report` defines their
-//! messages to the supervisor.
+//! messages to the supervisor. `confine` has the walls of our processes that run no cell.
 //!
 //! *Invariant:* between clone and exec there are only system calls. Everything of variable length
 //! is in the [`Design`] or [`Shared`] before the clone.
@@ -15,6 +15,7 @@ pub mod bare;
 pub mod buffers;
 pub mod caps;
 pub mod cgroup;
+pub mod confine;
 pub mod dying;
 pub mod enter;
 pub mod fds;

@@ -3,18 +3,17 @@
 //! The front end parses all hostile input, so it keeps only rights that a client may use through it anyway: no
 //! capability, no file to open, no exec, no namespace. Threads made later inherit the confinement.
 
-use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 use syscalls::Sysno;
 
 use crate::commands::error::CliError;
-use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
-use cell::{caps, landlock};
-use model::profile::condition::{Op, Test, Verdict, Width};
-use sys::bpf::{self, Instruction};
-use sys::process;
+use cell::confine::{Filter, enclose, int, one_of, unsigned};
+use cell::landlock;
+use cell::seccomp::FSTATAT;
+use model::profile::condition::{Op, Test, Verdict};
+use sys::bpf::Instruction;
 
 /// System calls of a front end: for streams, the link, its runtime, memory, time. `execve`,
 /// `mount`, `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
@@ -133,20 +132,13 @@ pub(super) fn calls() -> impl Iterator<Item = Sysno> {
 
 /// Returns the calls whose arguments are checked.
 fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
-    let unsigned = |value: i32| u64::from(value.unsigned_abs());
-    let test = |argument, op, value| Test { argument, width: Width::Low32, op, value };
-    let only = |argument, value| Verdict::AllowIf(vec![vec![test(argument, Op::Eq, value)]]);
-    let one_of = |values: &[u64]| {
-        let one = |value: &u64| vec![test(1, Op::Eq, *value)];
-        Verdict::AllowIf(values.iter().map(one).collect())
-    };
+    let only = |argument, value| one_of(argument, [value]);
     let more = TERMINAL_IOCTLS.into_iter().filter(|_| at_terminal);
-    let ioctls: Vec<u64> = IOCTLS.into_iter().chain(more).collect();
     let thread = unsigned(libc::CLONE_THREAD);
     let flags = u64::from(u32::MAX) & !unsigned(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     [
         // Threads are allowed, and no clone that makes a process.
-        (Sysno::clone, Verdict::AllowIf(vec![vec![test(0, Op::MaskedEq(thread), thread)]])),
+        (Sysno::clone, Verdict::AllowIf(vec![vec![int(0, Op::MaskedEq(thread), thread)]])),
         // Naming a thread is all that a front end asks of prctl.
         (Sysno::prctl, only(0, unsigned(libc::PR_SET_NAME))),
         // Its own signals (abort): other processes of the operator have the same uid.
@@ -154,34 +146,34 @@ fn conditional(at_terminal: bool) -> [(Sysno, Verdict); 10] {
         // Reading limits only: the limit of core files keeps the kernel from starting a program for a crash.
         (
             Sysno::prlimit64,
-            Verdict::AllowIf(vec![vec![test(0, Op::Eq, 0), Test::full(2, Op::Eq, 0)]]),
+            Verdict::AllowIf(vec![vec![int(0, Op::Eq, 0), Test::full(2, Op::Eq, 0)]]),
         ),
         // Socket pairs for the runtime. Datagram sockets are refused: they can send to any other
         // that the uid may write to, not to their pair only (unix(7)).
         (
             Sysno::socketpair,
             Verdict::AllowIf(vec![vec![
-                test(0, Op::Eq, unsigned(libc::AF_UNIX)),
-                test(1, Op::MaskedEq(flags), unsigned(libc::SOCK_STREAM)),
+                int(0, Op::Eq, unsigned(libc::AF_UNIX)),
+                int(1, Op::MaskedEq(flags), unsigned(libc::SOCK_STREAM)),
             ]]),
         ),
         // The address is behind a pointer, where no filter sees it. Of the sockets that a front end can have, only a
         // disconnected TCP socket sends to an address, with this flag (tcp(7)): it would connect again, past Landlock.
         (
             Sysno::sendmsg,
-            Verdict::AllowIf(vec![vec![test(2, Op::MaskedEq(unsigned(libc::MSG_FASTOPEN)), 0)]]),
+            Verdict::AllowIf(vec![vec![int(2, Op::MaskedEq(unsigned(libc::MSG_FASTOPEN)), 0)]]),
         ),
         (Sysno::sendto, Verdict::AllowIf(vec![vec![Test::full(4, Op::Eq, 0)]])),
         // The only option that listeners set on a connection. Filters, fast open and owners of descriptors are refused.
         (
             Sysno::setsockopt,
             Verdict::AllowIf(vec![vec![
-                test(1, Op::Eq, unsigned(libc::IPPROTO_TCP)),
-                test(2, Op::Eq, unsigned(libc::TCP_NODELAY)),
+                int(1, Op::Eq, unsigned(libc::IPPROTO_TCP)),
+                int(2, Op::Eq, unsigned(libc::TCP_NODELAY)),
             ]]),
         ),
-        (Sysno::ioctl, one_of(&ioctls)),
-        (Sysno::fcntl, one_of(&FCNTLS.map(unsigned))),
+        (Sysno::ioctl, one_of(1, IOCTLS.into_iter().chain(more))),
+        (Sysno::fcntl, one_of(1, FCNTLS.map(unsigned))),
     ]
 }
 
@@ -201,31 +193,26 @@ pub struct Duties {
 /// # Errors
 /// The part of the confinement that failed; the process must not continue then.
 pub fn confine(log_directory: Option<BorrowedFd<'_>>, duties: Duties) -> Result<(), CliError> {
-    let wall = |what: &str, errno: Errno| {
-        CliError::new(format!("the front end could not be confined: {what}: {errno}"))
+    let wall = |reason: &dyn std::fmt::Display| {
+        CliError::new(format!("the front end could not be confined: {reason}"))
     };
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, std::iter::Iterator::count);
     if threads != 1 {
-        return Err(wall("it has more than one thread", Errno::EBUSY));
+        return Err(wall(&"it has more than one thread"));
     }
-    // Emptying the bounding set takes a capability; without one, no_new_privs makes the set
-    // irrelevant.
-    if nix::unistd::geteuid().is_root() {
-        caps::drop_bounding(&[]).map_err(|errno| wall("bounding capabilities", errno))?;
-    }
-    cell::limits::no_core_dumps().map_err(|errno| wall("the limit of core files", errno))?;
-    caps::clear_current().map_err(|errno| wall("capabilities", errno))?;
-    process::set_no_new_privs().map_err(|errno| wall("no_new_privs", errno))?;
-    let abi = landlock::kernel_abi();
-    // Without Landlock no profile can be used, so only refusals remain to be guarded.
-    if abi > 0 {
-        landlock::only(abi, log_directory)
-            .and_then(|ruleset| ruleset.restrict())
-            .map_err(|errno| wall("Landlock", errno))?;
-    }
-    program(Duties { logs: log_directory.is_some(), ..duties })
-        .and_then(|program| bpf::load(&program))
-        .map_err(|errno| wall("system call filter", errno))
+    let filter = filter(Duties { logs: log_directory.is_some(), ..duties });
+    enclose(|abi| landlock::only(abi, log_directory), &filter).map_err(|failed| wall(&failed))
+}
+
+/// Returns the filter of a front end.
+fn filter(duties: Duties) -> Filter {
+    let log = LOG.into_iter().filter(|_| duties.logs);
+    let listener = LISTENER.into_iter().filter(|_| duties.listens);
+    let plain = ALLOWED.into_iter().chain(OLDER).chain(log).chain(listener);
+    // The flags of clone3 are behind a pointer, where no filter sees them: ENOSYS makes the C
+    // library use clone.
+    let clone3 = (Sysno::clone3, Verdict::Errno(libc::ENOSYS));
+    Filter::of_calls(plain).with(conditional(duties.terminal)).with([clone3])
 }
 
 /// Compiles the filter of a front end.
@@ -233,14 +220,5 @@ pub fn confine(log_directory: Option<BorrowedFd<'_>>, duties: Duties) -> Result<
 /// # Errors
 /// E2BIG: the filter itself is wrong.
 pub fn program(duties: Duties) -> Result<Vec<Instruction>, Errno> {
-    let log = LOG.into_iter().filter(|_| duties.logs);
-    let listener = LISTENER.into_iter().filter(|_| duties.listens);
-    let plain = ALLOWED.into_iter().chain(OLDER).chain(log).chain(listener);
-    let mut verdicts: BTreeMap<u32, Verdict> =
-        plain.map(|call| (number(call), Verdict::Allow)).collect();
-    verdicts.extend(conditional(duties.terminal).map(|(call, verdict)| (number(call), verdict)));
-    // The flags of clone3 are behind a pointer, where no filter sees them: ENOSYS makes the C
-    // library use clone.
-    verdicts.insert(number(Sysno::clone3), Verdict::Errno(libc::ENOSYS));
-    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+    filter(duties).compile()
 }

@@ -1,19 +1,17 @@
 //! The sandbox of the gateway and its workers: an empty root, no capabilities, Landlock, and
 //! seccomp filters.
 
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use model::core_dumps;
-use model::profile::condition::{Op, Test, Verdict, Width};
+use model::profile::condition::{Op, Test, Verdict};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rlimit::Resource;
 use syscalls::Sysno;
 
-use cell::seccomp::{Action, compile_for_ours, number};
-use cell::{caps, landlock};
-use sys::bpf::{self, Instruction};
+use cell::confine::{Filter, enclose, int, limit, narrow, one_of, unsigned};
+use cell::{StepFailed, caps, landlock};
 use sys::mount::{attach, attribute, new_filesystem, pivot_here};
 use sys::process::{self, Dumpable};
 
@@ -91,14 +89,6 @@ const GATEWAY: [Sysno; 10] = [
 /// Calls that create a Landlock ruleset, for the port rules of a worker.
 const LANDLOCK: [Sysno; 2] = [Sysno::landlock_create_ruleset, Sysno::landlock_add_rule];
 
-fn unsigned(value: i32) -> u64 {
-    u64::from(value.unsigned_abs())
-}
-
-fn test(argument: u8, op: Op, value: u64) -> Test {
-    Test { argument, width: Width::Low32, op, value }
-}
-
 /// Allowed socket protocols: the domain's default, TCP, UDP, and ICMP echo. Neither SCTP nor MPTCP:
 /// Landlock does not check their ports.
 const PROTOCOLS: [i32; 5] = [
@@ -118,9 +108,9 @@ fn internet() -> Vec<Vec<Test>> {
         for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
             alternatives.extend(PROTOCOLS.map(|protocol| {
                 vec![
-                    test(0, Op::Eq, unsigned(domain)),
-                    test(1, Op::MaskedEq(flags), unsigned(kind)),
-                    test(2, Op::Eq, unsigned(protocol)),
+                    int(0, Op::Eq, unsigned(domain)),
+                    int(1, Op::MaskedEq(flags), unsigned(kind)),
+                    int(2, Op::Eq, unsigned(protocol)),
                 ]
             }));
         }
@@ -153,7 +143,7 @@ const GATEWAY_OPTIONS: [(i32, i32); 4] = {
 /// Allows setsockopt(2) for these levels and options only.
 fn options(allowed: impl IntoIterator<Item = (i32, i32)>) -> Verdict {
     let tests = |(level, name): (i32, i32)| {
-        vec![test(1, Op::Eq, unsigned(level)), test(2, Op::Eq, unsigned(name))]
+        vec![int(1, Op::Eq, unsigned(level)), int(2, Op::Eq, unsigned(name))]
     };
     Verdict::AllowIf(allowed.into_iter().map(tests).collect())
 }
@@ -166,7 +156,7 @@ fn options(allowed: impl IntoIterator<Item = (i32, i32)>) -> Verdict {
 fn sending(argument: u8) -> Verdict {
     let flags = nix::libc::MSG_NOSIGNAL | nix::libc::MSG_DONTWAIT;
     let others = u64::from(u32::MAX) & !unsigned(flags);
-    Verdict::AllowIf(vec![vec![test(argument, Op::MaskedEq(others), 0)]])
+    Verdict::AllowIf(vec![vec![int(argument, Op::MaskedEq(others), 0)]])
 }
 
 /// Verdicts on call arguments that both filters share.
@@ -174,10 +164,9 @@ fn conditional() -> [(Sysno, Verdict); 3] {
     use nix::libc;
     let fcntls =
         [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
-    let fcntl = fcntls.map(|operation| vec![test(1, Op::Eq, unsigned(operation))]);
     [
-        (Sysno::fcntl, Verdict::AllowIf(fcntl.into_iter().collect())),
-        (Sysno::ioctl, Verdict::AllowIf(vec![vec![test(1, Op::Eq, libc::FIONBIO)]])),
+        (Sysno::fcntl, one_of(1, fcntls.map(unsigned))),
+        (Sysno::ioctl, one_of(1, [libc::FIONBIO])),
         // The flags of clone3(2) are behind a pointer, which no filter can read.
         (Sysno::clone3, Verdict::Errno(libc::ENOSYS)),
     ]
@@ -197,53 +186,41 @@ pub fn calls() -> impl Iterator<Item = Sysno> {
     COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK).chain(checked)
 }
 
-/// Compiles the filter of the gateway, which its workers inherit.
-///
-/// # Errors
-/// E2BIG: the filter itself is wrong.
-pub(crate) fn gateway_filter() -> Result<Vec<Instruction>, Errno> {
+/// Returns the filter of the gateway, which its workers inherit.
+fn gateway_filter() -> Filter {
     use nix::libc;
     let plain = COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK);
-    let mut verdicts: BTreeMap<u32, Verdict> =
-        plain.map(|call| (number(call), Verdict::Allow)).collect();
-    verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
     let fork = unsigned(libc::CLONE_PIDFD | libc::SIGCHLD);
     let mut sockets = internet();
     // For the routing socket, which only queries.
     sockets.push(vec![
-        test(0, Op::Eq, unsigned(libc::AF_NETLINK)),
-        test(2, Op::Eq, unsigned(libc::NETLINK_ROUTE)),
+        int(0, Op::Eq, unsigned(libc::AF_NETLINK)),
+        int(2, Op::Eq, unsigned(libc::NETLINK_ROUTE)),
     ]);
-    verdicts
-        .insert(number(Sysno::clone), Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]]));
-    verdicts.insert(number(Sysno::socket), Verdict::AllowIf(sockets));
-    verdicts.insert(number(Sysno::prlimit64), Verdict::AllowIf(core_dumps::prlimit64_but_cores()));
-    // Allowed here too: a worker's filter can only narrow the inherited one.
-    let options = options(GATEWAY_OPTIONS.into_iter().chain(WORKER_OPTIONS));
-    verdicts.insert(number(Sysno::setsockopt), options);
-    verdicts.insert(number(Sysno::sendto), sending(3));
-    verdicts.insert(number(Sysno::sendmsg), sending(2));
-    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+    Filter::of_calls(plain).with(conditional()).with([
+        (Sysno::clone, Verdict::AllowIf(vec![vec![Test::full(0, Op::Eq, fork)]])),
+        (Sysno::socket, Verdict::AllowIf(sockets)),
+        (Sysno::prlimit64, Verdict::AllowIf(core_dumps::prlimit64_but_cores())),
+        // The worker's options too: its filter can only narrow the inherited one.
+        (Sysno::setsockopt, options(GATEWAY_OPTIONS.into_iter().chain(WORKER_OPTIONS))),
+        (Sysno::sendto, sending(3)),
+        (Sysno::sendmsg, sending(2)),
+    ])
 }
 
-/// Compiles the filter of a worker: no process, thread, listener, file or new socket. A worker
+/// Returns the filter of a worker: no process, thread, listener, file or new socket. A worker
 /// cannot connect a socket nor send to an address of its choice; sendmsg(2) is denied because its
 /// address is behind a pointer.
-///
-/// # Errors
-/// E2BIG: the filter itself is wrong.
-pub(crate) fn worker_filter() -> Result<Vec<Instruction>, Errno> {
+fn worker_filter() -> Filter {
     let plain = COMMON.into_iter().chain(OLDER);
-    let mut verdicts: BTreeMap<u32, Verdict> =
-        plain.map(|call| (number(call), Verdict::Allow)).collect();
-    verdicts.extend(conditional().map(|(call, verdict)| (number(call), verdict)));
-    verdicts.insert(number(Sysno::setsockopt), options(WORKER_OPTIONS));
     let mut no_address = vec![Test::full(4, Op::Eq, 0)];
     if let Verdict::AllowIf(flags) = sending(3) {
         no_address.extend(flags.into_iter().flatten());
     }
-    verdicts.insert(number(Sysno::sendto), Verdict::AllowIf(vec![no_address]));
-    compile_for_ours(&verdicts, Action::Errno(nix::libc::EPERM))
+    Filter::of_calls(plain).with(conditional()).with([
+        (Sysno::setsockopt, options(WORKER_OPTIONS)),
+        (Sysno::sendto, Verdict::AllowIf(vec![no_address])),
+    ])
 }
 
 /// Confines the gateway, which has its namespaces and one thread. Its ids are set already.
@@ -254,16 +231,12 @@ pub(crate) fn gateway() -> Result<(), Errno> {
     process::set_dumpable(Dumpable::No)?;
     process::set_no_new_privs()?;
     empty_root()?;
-    cell::limits::no_core_dumps()?;
     limit(Resource::FSIZE, 0)?;
+    // Whatever its id: the gateway has every capability in its namespace.
     caps::drop_bounding(&[])?;
     process::lock_securebits()?;
-    caps::clear_current()?;
-    let abi = landlock::kernel_abi();
-    if abi > 0 {
-        landlock::network_client(abi, None)?.restrict()?;
-    }
-    bpf::load(&gateway_filter()?)
+    enclose(|abi| landlock::network_client(abi, None), &gateway_filter())
+        .map_err(|StepFailed { errno, .. }| errno)
 }
 
 /// Confines a worker further, to at most `descriptors` descriptors. Its runtime exists, and it has
@@ -274,19 +247,10 @@ pub(crate) fn gateway() -> Result<(), Errno> {
 pub(crate) fn worker(descriptors: u64) -> Result<(), Errno> {
     process::give_way(NICE)?;
     limit(Resource::DATA, MAX_WORKER_BYTES)?;
-    // Never above the operator's hard limit.
-    let (_, hard_limit) = Resource::NOFILE.get().map_err(|error| cell::errno_of(&error))?;
-    limit(Resource::NOFILE, descriptors.min(hard_limit))?;
-    let abi = landlock::kernel_abi();
-    if abi > 0 {
-        // No port may be connected to.
-        landlock::network_client(abi, Some(&[]))?.restrict()?;
-    }
-    bpf::load(&worker_filter()?)
-}
-
-fn limit(resource: Resource, value: u64) -> Result<(), Errno> {
-    resource.set(value, value).map_err(|error| cell::errno_of(&error))
+    limit(Resource::NOFILE, descriptors)?;
+    // No port may be connected to.
+    narrow(|abi| landlock::network_client(abi, Some(&[])), &worker_filter())
+        .map_err(|StepFailed { errno, .. }| errno)
 }
 
 /// Makes an empty read-only file system the root.
@@ -311,32 +275,11 @@ mod tests {
         AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, bind, connect,
         sendto, socket,
     };
+    use sys::bpf::Instruction;
     use sys::process::Side;
 
     use super::*;
-
-    /// Runs `act` in a child process; returns the errno of each result, 0 for success.
-    fn in_child(act: impl FnOnce() -> Vec<Result<(), Errno>>) -> Vec<i32> {
-        let (read, write) = nix::unistd::pipe().expect("a pipe");
-        match sys::fork::fork().expect("a child") {
-            Side::Child => {
-                let results = act().into_iter();
-                let bytes: Vec<u8> = results
-                    .flat_map(|result| result.err().map_or(0, sys::raw).to_ne_bytes())
-                    .collect();
-                let written = nix::unistd::write(&write, &bytes);
-                process::exit_now(i32::from(written.is_err()));
-            }
-            Side::Parent(child) => {
-                drop(write);
-                let mut bytes = [0; 256];
-                let length = nix::unistd::read(&read, &mut bytes).expect("its results");
-                process::wait(&child.pidfd).expect("its end");
-                let (numbers, _) = bytes.get(..length).expect("read").as_chunks::<4>();
-                numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect()
-            }
-        }
-    }
+    use crate::child::in_child;
 
     /// Returns the length of a program, and a hash of its instructions (FNV-1a).
     fn fingerprint(program: &[Instruction]) -> (usize, u64) {
@@ -355,8 +298,8 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_filters_are_compiled_to_known_programs() {
-        let gateway = gateway_filter().expect("it compiles");
-        let worker = worker_filter().expect("it compiles");
+        let gateway = gateway_filter().compile().expect("it compiles");
+        let worker = worker_filter().compile().expect("it compiles");
         assert_eq!(fingerprint(&gateway), (288, 15_277_199_884_654_447_228));
         assert_eq!(fingerprint(&worker), (101, 369_152_227_876_870_998));
     }

@@ -14,6 +14,9 @@
 #![deny(unreachable_pub)]
 
 mod cells;
+#[cfg(test)]
+#[path = "../../tests/support/child.rs"]
+mod child;
 mod confine;
 mod connector;
 mod event_loop;

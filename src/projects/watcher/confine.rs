@@ -1,18 +1,17 @@
 //! The sandbox of the watcher: Landlock allows it to read one directory, and the filter leaves no
 //! way to anything else.
 
-use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-use model::profile::condition::{Op, Test, Verdict, Width};
 use nix::errno::Errno;
 use nix::libc;
 use rlimit::Resource;
 use syscalls::Sysno;
 
-use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
-use cell::{caps, landlock};
-use sys::bpf::{self, Instruction};
+use cell::confine::{Filter, enclose, limit, one_of, unsigned};
+use cell::seccomp::FSTATAT;
+use cell::{StepFailed, landlock};
+use sys::bpf::Instruction;
 use sys::process::{self, Dumpable};
 
 /// Nice value, so that a storm of changes costs calls little.
@@ -77,22 +76,19 @@ pub fn calls() -> impl Iterator<Item = Sysno> {
     ALLOWED.into_iter().chain(OLDER).chain(before)
 }
 
+fn filter() -> Filter {
+    // The library sets close-on-exec on directories that it reads, and queries their flags.
+    let fcntls = [libc::F_GETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
+    let fcntl = (Sysno::fcntl, one_of(1, fcntls.map(unsigned)));
+    Filter::of_calls(ALLOWED.into_iter().chain(OLDER)).with([fcntl])
+}
+
 /// Compiles the filter of the process.
 ///
 /// # Errors
 /// E2BIG: the filter itself is wrong.
 pub fn program() -> Result<Vec<Instruction>, Errno> {
-    let plain = ALLOWED.into_iter().chain(OLDER);
-    let mut verdicts: BTreeMap<u32, Verdict> =
-        plain.map(|call| (number(call), Verdict::Allow)).collect();
-    // The library sets close-on-exec on directories that it reads, and queries their flags.
-    let fcntls = [libc::F_GETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
-    let fcntl = fcntls.map(|operation| {
-        let value = u64::from(operation.unsigned_abs());
-        vec![Test { argument: 1, width: Width::Low32, op: Op::Eq, value }]
-    });
-    verdicts.insert(number(Sysno::fcntl), Verdict::AllowIf(fcntl.into_iter().collect()));
-    compile_for_ours(&verdicts, Action::Errno(libc::EPERM))
+    filter().compile()
 }
 
 /// Confines the calling process, which has one thread, to reading below `directory`.
@@ -101,31 +97,10 @@ pub fn program() -> Result<Vec<Instruction>, Errno> {
 /// The errno of the step that failed; the process must then exit.
 pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     process::give_way(NICE)?;
-    bound()?;
-    cell::limits::no_core_dumps()?;
+    LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
     process::set_dumpable(Dumpable::No)?;
-    // Emptying the bounding set needs a capability, which only root has here.
-    if nix::unistd::geteuid().is_root() {
-        caps::drop_bounding(&[])?;
-    }
-    caps::clear_current()?;
-    process::set_no_new_privs()?;
-    let abi = landlock::kernel_abi();
-    // Without Landlock no profile can be used, so the watcher has nothing to watch for.
-    if abi > 0 {
-        landlock::reads(abi, directory)?.restrict()?;
-    }
-    bpf::load(&program()?)
-}
-
-/// Sets the limits, or keeps lower ones that the operator has set.
-fn bound() -> Result<(), Errno> {
-    for (resource, most) in LIMITS {
-        let (_, hard) = rlimit::getrlimit(resource).map_err(|error| cell::errno_of(&error))?;
-        let most = most.min(hard);
-        rlimit::setrlimit(resource, most, most).map_err(|error| cell::errno_of(&error))?;
-    }
-    Ok(())
+    enclose(|abi| landlock::reads(abi, directory), &filter())
+        .map_err(|StepFailed { errno, .. }| errno)
 }
 
 #[cfg(test)]
@@ -135,49 +110,12 @@ mod tests {
 
     use crate::ProjectDirectory;
     use nix::fcntl::{OFlag, open};
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use nix::sys::signal::Signal;
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     use nix::sys::stat::Mode;
     use sys::process::Side;
 
     use super::*;
-
-    /// Runs `act` in a child process; returns the errno of each result, 0 for success.
-    ///
-    /// A forked copy of a process with threads may hold an allocator lock for ever: a child that
-    /// does not answer is killed, and another is made.
-    fn in_child(act: impl Fn() -> Vec<Result<(), Errno>>) -> Vec<i32> {
-        let answers = (0..5).find_map(|_| of_one_child(&act));
-        answers.expect("one of five children answers")
-    }
-
-    fn of_one_child(act: impl Fn() -> Vec<Result<(), Errno>>) -> Option<Vec<i32>> {
-        let (read, write) = nix::unistd::pipe().expect("a pipe");
-        match sys::fork::fork().expect("a child") {
-            Side::Child => {
-                let results = act().into_iter();
-                let bytes: Vec<u8> = results
-                    .flat_map(|result| result.err().map_or(0, sys::raw).to_ne_bytes())
-                    .collect();
-                let written = nix::unistd::write(&write, &bytes);
-                process::exit_now(i32::from(written.is_err()));
-            }
-            Side::Parent(child) => {
-                drop(write);
-                let mut ready = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
-                if poll(&mut ready, PollTimeout::from(20_000_u16)).expect("poll") == 0 {
-                    process::signal(&child.pidfd, Signal::SIGKILL).expect("killed");
-                }
-                let mut bytes = [0; 256];
-                let length = nix::unistd::read(&read, &mut bytes).expect("its results");
-                process::wait(&child.pidfd).expect("its end");
-                let (numbers, _) = bytes.get(..length).expect("read").as_chunks::<4>();
-                let errnos = numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect();
-                (length > 0).then_some(errnos)
-            }
-        }
-    }
+    use crate::child::in_child;
 
     /// Tries everything that a project which took over the process would try.
     fn attempts(

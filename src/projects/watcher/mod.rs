@@ -7,6 +7,9 @@
 //! front end is its only way out. A project that takes it over could report false lists of itself,
 //! with those values in them.
 
+#[cfg(test)]
+#[path = "../../../tests/support/child.rs"]
+mod child;
 mod confine;
 mod content;
 pub(crate) mod reports;
