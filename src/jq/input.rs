@@ -127,30 +127,25 @@ impl<R: Read> Lossy<R> {
             let is_end = length == 0;
             let mut bytes = std::mem::take(&mut self.partial);
             bytes.extend_from_slice(chunk.get(..length).unwrap_or_default());
-            let partial_bytes = if is_end { 0 } else { incomplete_bytes(&bytes) };
-            self.partial = bytes.split_off(bytes.len() - partial_bytes);
-            self.ready = String::from_utf8_lossy(&bytes).into_owned().into_bytes();
+            let mut text = String::with_capacity(bytes.len());
+            let mut chunks = bytes.utf8_chunks().peekable();
+            while let Some(part) = chunks.next() {
+                text.push_str(part.valid());
+                let rest = part.invalid();
+                let is_cut = || std::str::from_utf8(rest).is_err_and(|e| e.error_len().is_none());
+                if chunks.peek().is_none() && !is_end && is_cut() {
+                    self.partial = rest.to_vec();
+                } else if !rest.is_empty() {
+                    text.push(char::REPLACEMENT_CHARACTER);
+                }
+            }
+            self.ready = text.into_bytes();
             self.at = 0;
             if is_end {
                 break;
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the number of bytes at the end that are the beginning of an incomplete character.
-fn incomplete_bytes(bytes: &[u8]) -> usize {
-    match std::str::from_utf8(bytes.get(bytes.len().saturating_sub(4)..).unwrap_or_default()) {
-        Ok(_) => 0,
-        Err(_) => (1..=3.min(bytes.len()))
-            .find(|count| {
-                let end = bytes.get(bytes.len() - count..).unwrap_or_default();
-                let is_incomplete =
-                    std::str::from_utf8(end).is_err_and(|error| error.error_len().is_none());
-                is_incomplete && end.first().is_some_and(|first| *first >= 0xC2)
-            })
-            .unwrap_or(0),
     }
 }
 

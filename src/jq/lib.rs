@@ -5,6 +5,10 @@
 //! standard output and standard error.
 
 #![deny(unreachable_pub)]
+#![allow(clippy::wildcard_enum_match_arm, reason = "no enum here decides about security")]
+
+// Named by the macros of jaq_json.
+extern crate alloc;
 
 mod input;
 mod options;
@@ -18,10 +22,10 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 
 use jaq_json::Val;
+use jaq_json::write::Pp;
 
 use input::Inputs;
 use options::{Command, Options, Output};
-use print::Style;
 use program::{Ended, Program};
 
 /// Exit codes, as jq(1) has them.
@@ -58,7 +62,7 @@ fn print_line(text: &str) -> ExitCode {
 }
 
 fn run(options: Options) -> u8 {
-    let Options { filter, variables, files, reading, style, output, has_status } = options;
+    let Options { filter, variables, files, reading, layout, output, has_status } = options;
     let program = match Program::compile(&filter, &variables) {
         Ok(program) => program,
         Err(mistakes) => {
@@ -80,7 +84,7 @@ fn run(options: Options) -> u8 {
     };
     let values = variables.into_iter().map(|(_, value)| value).collect();
     let mut printer =
-        Printer { to: BufWriter::new(io::stdout().lock()), style, output, last: None };
+        Printer { to: BufWriter::new(io::stdout().lock()), layout, output, last: None };
     let ended = program.run(values, inputs, |value| printer.print(&value));
     let flushed = printer.to.flush();
     match (ended, flushed) {
@@ -91,13 +95,8 @@ fn run(options: Options) -> u8 {
         (Ended::Done, Ok(())) if !has_status => 0,
         (Ended::Done, Ok(())) => match printer.last {
             None => NO_OUTPUT,
-            Some(is_true) => {
-                if is_true {
-                    0
-                } else {
-                    FALSE
-                }
-            }
+            Some(true) => 0,
+            Some(false) => FALSE,
         },
     }
 }
@@ -114,7 +113,7 @@ fn write_failed(error: &io::Error) -> u8 {
 /// Writes values to standard output.
 struct Printer<W> {
     to: W,
-    style: Style,
+    layout: Pp,
     output: Output,
     /// True if the last value was neither null nor false; unset before the first one.
     last: Option<bool>,
@@ -124,20 +123,15 @@ impl<W: Write> Printer<W> {
     fn print(&mut self, value: &Val) -> io::Result<()> {
         self.last = Some(!matches!(value, Val::Null | Val::Bool(false)));
         match value {
-            Val::TStr(text) if self.output.is_raw && !self.style.is_ascii => {
-                self.to.write_all(text)?
+            Val::TStr(text) if self.output.is_raw && !self.output.is_ascii => {
+                self.to.write_all(text)?;
             }
-            Val::TStr(text) if self.output.is_raw => {
-                self.to.write_all(print::ascii(&String::from_utf8_lossy(text)).as_bytes())?;
-            }
-            Val::Null
-            | Val::Bool(_)
-            | Val::Num(_)
-            | Val::BStr(_)
-            | Val::TStr(_)
-            | Val::Arr(_)
-            | Val::Obj(_) => {
-                self.to.write_all(print::json(value, &self.style).as_bytes())?;
+            value => {
+                let is_raw = self.output.is_raw && matches!(value, Val::TStr(_));
+                let text =
+                    if is_raw { print::plain(value) } else { print::json(value, &self.layout) };
+                let text = if self.output.is_ascii { print::ascii(&text) } else { text };
+                self.to.write_all(text.as_bytes())?;
             }
         }
         if !self.output.is_joined {

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use jaq_json::Val;
+use jaq_json::write::Pp;
 
 use crate::input::{self, Reading};
-use crate::print::{Indent, Style};
 
 /// A request on the command line.
 pub(crate) enum Command {
@@ -16,6 +16,7 @@ pub(crate) enum Command {
 }
 
 /// Options of a run of the filter.
+#[derive(Default)]
 pub(crate) struct Options {
     pub(crate) filter: String,
     /// Names, which begin with `$`, and values of the global variables.
@@ -23,7 +24,7 @@ pub(crate) struct Options {
     /// Input files; standard input if empty.
     pub(crate) files: Vec<PathBuf>,
     pub(crate) reading: Reading,
-    pub(crate) style: Style,
+    pub(crate) layout: Pp,
     pub(crate) output: Output,
     /// True if the exit code depends on the last value.
     pub(crate) has_status: bool,
@@ -34,6 +35,8 @@ pub(crate) struct Options {
 pub(crate) struct Output {
     /// True if strings are written without quotes.
     pub(crate) is_raw: bool,
+    /// True if characters beyond ASCII are escaped.
+    pub(crate) is_ascii: bool,
     /// True if no line break follows a value.
     pub(crate) is_joined: bool,
     pub(crate) is_unbuffered: bool,
@@ -69,18 +72,12 @@ enum Positional {
 /// State of the parser of the command line.
 struct Parser<I> {
     words: I,
-    null: bool,
-    slurp: bool,
-    raw: bool,
+    options: Options,
     filter: Option<String>,
     from_file: bool,
-    files: Vec<PathBuf>,
     positional: Vec<Val>,
     kind: Positional,
     named: Vec<(String, Val)>,
-    style: Style,
-    output: Output,
-    has_status: bool,
 }
 
 /// Parses the arguments that follow the program's name.
@@ -89,19 +86,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Com
         arguments.into_iter().map(|word| word.into_string().map_err(|_| UsageError::Encoding));
     let mut parser = Parser {
         words,
-        null: false,
-        slurp: false,
-        raw: false,
+        options: Options::default(),
         filter: None,
         from_file: false,
-        files: Vec::new(),
         positional: Vec::new(),
         kind: Positional::Files,
         named: Vec::new(),
-        style: Style::default(),
-        output: Output::default(),
-        has_status: false,
     };
+    parser.indent(Some("  ".to_owned()));
     let mut has_options = true;
     while let Some(word) = parser.words.next().transpose()? {
         if !has_options || !word.starts_with('-') || word == "-" {
@@ -127,7 +119,7 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
     fn positional(&mut self, word: String) -> Result<(), UsageError> {
         match (&self.filter, self.kind) {
             (None, _) => self.filter = Some(word),
-            (Some(_), Positional::Files) => self.files.push(PathBuf::from(word)),
+            (Some(_), Positional::Files) => self.options.files.push(PathBuf::from(word)),
             (Some(_), Positional::Texts) => self.positional.push(Val::utf8_str(word)),
             (Some(_), Positional::Json) => {
                 self.positional.push(parse_json(&word, "--jsonargs")?);
@@ -137,20 +129,21 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
     }
 
     fn short(&mut self, letter: char, word: &str) -> Result<Option<Command>, UsageError> {
+        let Options { reading, output, layout, has_status, .. } = &mut self.options;
         match letter {
-            'n' => self.null = true,
-            's' => self.slurp = true,
-            'R' => self.raw = true,
-            'r' => self.output.is_raw = true,
+            'n' => reading.is_null = true,
+            's' => reading.is_slurped = true,
+            'R' => reading.is_raw = true,
+            'r' => output.is_raw = true,
             'j' => {
-                self.output.is_raw = true;
-                self.output.is_joined = true;
+                output.is_raw = true;
+                output.is_joined = true;
             }
-            'a' => self.style.is_ascii = true,
-            'c' => self.style.indent = Indent::None,
-            'S' => self.style.is_sorted = true,
+            'a' => output.is_ascii = true,
+            'c' => self.indent(None),
+            'S' => layout.sort_keys = true,
             'C' | 'M' => {}
-            'e' => self.has_status = true,
+            'e' => *has_status = true,
             'f' => self.from_file = true,
             'h' => return Ok(Some(Command::Help)),
             'V' => return Ok(Some(Command::Version)),
@@ -183,15 +176,15 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
     /// Parses a long option without a letter, with the values that follow it.
     fn with_values(&mut self, word: &str) -> Result<(), UsageError> {
         match word {
-            "--tab" => self.style.indent = Indent::Tab,
-            "--unbuffered" => self.output.is_unbuffered = true,
+            "--tab" => self.indent(Some("\t".to_owned())),
+            "--unbuffered" => self.options.output.is_unbuffered = true,
             "--args" => self.kind = Positional::Texts,
             "--jsonargs" => self.kind = Positional::Json,
             "--indent" => {
                 let [width] = self.take(word, "a number")?;
                 let width =
                     width.parse().ok().filter(|width| *width <= 7).ok_or(UsageError::Indent)?;
-                self.style.indent = if width == 0 { Indent::None } else { Indent::Spaces(width) };
+                self.indent((width > 0).then(|| " ".repeat(width)));
             }
             "--arg" => {
                 let [name, text] = self.take(word, "a name and a text")?;
@@ -231,6 +224,13 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
         taken.try_into().map_err(|_| missing())
     }
 
+    /// Sets the text by which each level is indented; without it, each value is on one line.
+    fn indent(&mut self, indent: Option<String>) {
+        let layout = &mut self.options.layout;
+        layout.sep_space = indent.is_some();
+        layout.indent = indent;
+    }
+
     /// Sets a variable unless it is already set: the first value counts, as in jq(1).
     fn define(&mut self, name: String, value: Val) {
         if !self.named.iter().any(|(known, _)| *known == name) {
@@ -256,24 +256,15 @@ impl<I: Iterator<Item = Result<String, UsageError>>> Parser<I> {
                 Val::utf8_str(value.into_string().ok()?),
             ))
         });
-        let mut variables = vec![
+        let mut options = self.options;
+        options.variables = vec![
             ("$ENV".to_owned(), Val::obj(env.collect())),
             ("$ARGS".to_owned(), Val::obj(fields.collect())),
         ];
-        variables.extend(self.named.into_iter().map(|(name, value)| (format!("${name}"), value)));
-        let reading = Reading { is_null: self.null, is_slurped: self.slurp, is_raw: self.raw };
-        let files = self.files;
-        let style = self.style;
-        let output = self.output;
-        Ok(Options {
-            filter,
-            variables,
-            files,
-            reading,
-            style,
-            output,
-            has_status: self.has_status,
-        })
+        let named = self.named.into_iter();
+        options.variables.extend(named.map(|(name, value)| (format!("${name}"), value)));
+        options.filter = filter;
+        Ok(options)
     }
 }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use jaq_json::{Num, Val};
 
-use crate::print::{COMPACT, json};
+use crate::print::compact;
 
 /// Maximum length to which setting an item extends an array.
 const MAX_ITEMS: usize = 1 << 24;
@@ -112,9 +112,7 @@ pub(crate) fn delete_all(value: Val, paths: &Val) -> Result<Val, String> {
     sorted.sort();
     sorted.iter().rev().try_fold(value, |value, path| match path {
         Val::Arr(path) => delete(value, path),
-        Val::Null | Val::Bool(_) | Val::Num(_) | Val::BStr(_) | Val::TStr(_) | Val::Obj(_) => {
-            Err("Path must be specified as an array".to_owned())
-        }
+        _ => Err("Path must be specified as an array".to_owned()),
     })
 }
 
@@ -124,7 +122,7 @@ fn index(number: &Num, length: usize) -> Option<usize> {
     let number = match number {
         Num::Int(_) | Num::BigInt(_) => number.as_isize()?,
         Num::Float(_) | Num::Dec(_) => {
-            let digits = json(&Val::Num(number.clone()), &COMPACT);
+            let digits = compact(&Val::Num(number.clone()));
             digits.split('.').next()?.parse().ok()?
         }
     };
@@ -140,7 +138,7 @@ fn range(step: &Val, length: usize) -> Option<(usize, usize)> {
     let bound = |name: &'static str, default: usize| match bounds.get(&Val::utf8_str(name)) {
         None | Some(Val::Null) => Some(default),
         Some(Val::Num(number)) => Some(index(number, length).unwrap_or(0).min(length)),
-        Some(Val::Bool(_) | Val::BStr(_) | Val::TStr(_) | Val::Arr(_) | Val::Obj(_)) => None,
+        Some(_) => None,
     };
     let from = bound("start", 0)?;
     let to = bound("end", length)?;
@@ -148,5 +146,5 @@ fn range(step: &Val, length: usize) -> Option<(usize, usize)> {
 }
 
 fn cannot_index(step: &Val, value: &Val) -> String {
-    format!("Cannot index {} with {}", json(value, &COMPACT), json(step, &COMPACT))
+    format!("Cannot index {} with {}", compact(value), compact(step))
 }

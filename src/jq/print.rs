@@ -1,141 +1,56 @@
-//! Writes values as strict JSON, in the layout of jq(1).
+//! Writes values as strict JSON, in the layout of jq(1): with the writer of jaq, but for numbers and keys.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
+use jaq_json::write::Pp;
 use jaq_json::{Num, Val};
 
-/// Layout of the JSON.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Style {
-    pub(crate) indent: Indent,
-    /// True if the keys of objects are sorted.
-    pub(crate) is_sorted: bool,
-    /// True if characters beyond ASCII are escaped.
-    pub(crate) is_ascii: bool,
-}
-
-/// Indentation of each level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Indent {
-    /// Everything in one line.
-    None,
-    Spaces(usize),
-    Tab,
-}
-
-impl Default for Indent {
-    fn default() -> Self {
-        Self::Spaces(2)
-    }
-}
-
-/// Style of `tojson` and of values that a string includes.
-pub(crate) const COMPACT: Style = Style { indent: Indent::None, is_sorted: false, is_ascii: false };
-
 /// Writes a value as JSON.
-pub(crate) fn json(value: &Val, style: &Style) -> String {
+pub(crate) fn json(value: &Val, layout: &Pp) -> String {
     let mut text = String::new();
-    write(&mut text, value, style, 0);
+    // Writing to a string cannot fail.
+    write(&mut text, layout, 0, value).unwrap_or_default();
     text
 }
 
-fn write(text: &mut String, value: &Val, style: &Style, level: usize) {
+/// Writes a value as JSON in one line, as `tojson` does.
+pub(crate) fn compact(value: &Val) -> String {
+    json(value, &Pp::default())
+}
+
+fn write(text: &mut String, layout: &Pp, level: usize, value: &Val) -> fmt::Result {
     match value {
-        Val::Null => text.push_str("null"),
-        Val::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
-        Val::Num(number) => text.push_str(&self::number(number)),
-        Val::TStr(bytes) | Val::BStr(bytes) => string(text, &String::from_utf8_lossy(bytes), style),
-        Val::Arr(items) => {
-            let write = |text: &mut String, item: &Val| write(text, item, style, level + 1);
-            list(text, items.iter(), ['[', ']'], style.indent, level, write);
-        }
-        Val::Obj(object) => {
+        Val::Num(number) => text.write_str(&self::number(number)),
+        Val::BStr(_) => write(text, layout, level, &Val::utf8_str(plain(value))),
+        Val::Obj(object) if !object.is_empty() => {
             let mut entries: Vec<(&Val, &Val)> = object.iter().collect();
-            if style.is_sorted {
+            if layout.sort_keys {
                 entries.sort_by_key(|(key, _)| *key);
             }
-            let write = |text: &mut String, (key, value): (&Val, &Val)| {
-                string(text, &plain(key), style);
-                text.push_str(if style.indent == Indent::None { ":" } else { ": " });
-                write(text, value, style, level + 1);
-            };
-            list(text, entries.into_iter(), ['{', '}'], style.indent, level, write);
+            text.push('{');
+            jaq_json::write_seq!(text, layout, level, entries, |(key, value): (&Val, &Val)| {
+                // A key that is no string is written as one.
+                write(text, layout, level, &Val::utf8_str(plain(key)))?;
+                text.push_str(if layout.indent.is_some() { ": " } else { ":" });
+                write(text, layout, level + 1, value)
+            })?;
+            text.push('}');
+            Ok(())
         }
+        value => jaq_json::format_val!(text, layout, level, value, write),
     }
 }
 
-/// Writes items between brackets.
-fn list<T>(
-    text: &mut String,
-    items: impl ExactSizeIterator<Item = T>,
-    [open, close]: [char; 2],
-    indent: Indent,
-    level: usize,
-    write: impl Fn(&mut String, T),
-) {
-    text.push(open);
-    let is_empty = items.len() == 0;
-    for (number, item) in items.enumerate() {
-        if number > 0 {
-            text.push(',');
-        }
-        line(text, indent, level + 1);
-        write(text, item);
-    }
-    if !is_empty {
-        line(text, indent, level);
-    }
-    text.push(close);
-}
-
-/// Begins an indented line, unless everything is in one line.
-fn line(text: &mut String, indent: Indent, level: usize) {
-    let (unit, count) = match indent {
-        Indent::None => return,
-        Indent::Spaces(width) => (' ', width * level),
-        Indent::Tab => ('\t', level),
-    };
-    text.push('\n');
-    text.extend(std::iter::repeat_n(unit, count));
-}
-
-fn string(text: &mut String, value: &str, style: &Style) {
-    text.push('"');
-    for character in value.chars() {
-        match character {
-            '"' => text.push_str("\\\""),
-            '\\' => text.push_str("\\\\"),
-            '\n' => text.push_str("\\n"),
-            '\t' => text.push_str("\\t"),
-            '\r' => text.push_str("\\r"),
-            '\u{8}' => text.push_str("\\b"),
-            '\u{c}' => text.push_str("\\f"),
-            '\0'..='\u{1f}' | '\u{7f}' => escape(text, character),
-            _ if style.is_ascii && !character.is_ascii() => escape(text, character),
-            _ => text.push(character),
-        }
-    }
-    text.push('"');
-}
-
-/// Writes a character as `\u` escapes of its UTF-16 units.
-fn escape(text: &mut String, character: char) {
-    for unit in character.encode_utf16(&mut [0; 2]) {
-        // Writing to a string cannot fail.
-        if write!(text, "\\u{unit:04x}").is_err() {
-            return;
-        }
-    }
-}
-
-/// Returns a string with its characters beyond ASCII escaped.
+/// Escapes the characters beyond ASCII of a text of JSON, as `\u` and their UTF-16 units.
 pub(crate) fn ascii(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for character in value.chars() {
         if character.is_ascii() {
             text.push(character);
-        } else {
-            escape(&mut text, character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            text.push_str(&format!("\\u{unit:04x}"));
         }
     }
     text
@@ -145,7 +60,7 @@ pub(crate) fn ascii(value: &str) -> String {
 pub(crate) fn plain(value: &Val) -> String {
     match value {
         Val::TStr(bytes) | Val::BStr(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Val::Null | Val::Bool(_) | Val::Num(_) | Val::Arr(_) | Val::Obj(_) => json(value, &COMPACT),
+        value => compact(value),
     }
 }
 
@@ -204,8 +119,7 @@ mod tests {
     #[test]
     fn strings_are_escaped_as_in_json() {
         let value = Val::utf8_str("a\"\\\n\u{1}\u{7f}é😀".to_owned());
-        assert_eq!(json(&value, &COMPACT), "\"a\\\"\\\\\\n\\u0001\\u007fé😀\"");
-        let style = Style { is_ascii: true, ..COMPACT };
-        assert_eq!(json(&value, &style), r#""a\"\\\n\u0001\u007f\u00e9\ud83d\ude00""#);
+        assert_eq!(compact(&value), "\"a\\\"\\\\\\n\\u0001\\u007fé😀\"");
+        assert_eq!(ascii(&compact(&value)), r#""a\"\\\n\u0001\u007f\u00e9\ud83d\ude00""#);
     }
 }

@@ -12,7 +12,7 @@ use jaq_std::input::{self, HasInputs, RcIter};
 
 use crate::input::{Inputs, parse_one};
 use crate::paths;
-use crate::print::{COMPACT, json, plain};
+use crate::print::{compact, plain};
 use crate::rewrite;
 
 /// Definitions of the filters that the interpreter lacks.
@@ -143,13 +143,8 @@ fn report_exception(end: Exn<'_, Val>) -> Ended {
     };
     match failure.into_val() {
         Val::TStr(text) => eprintln!("jq: error (at <stdin>): {}", String::from_utf8_lossy(&text)),
-        value @ (Val::Null
-        | Val::Bool(_)
-        | Val::Num(_)
-        | Val::BStr(_)
-        | Val::Arr(_)
-        | Val::Obj(_)) => {
-            eprintln!("jq: error (at <stdin>) (not a string): {}", json(&value, &COMPACT));
+        value => {
+            eprintln!("jq: error (at <stdin>) (not a string): {}", compact(&value));
         }
     }
     Ended::Failed
@@ -164,12 +159,7 @@ fn funs() -> impl Iterator<Item = Fun<Kind>> {
             let path = cv.0.pop_var();
             let set = match &path {
                 Val::Arr(path) => paths::set(cv.1, path, new),
-                Val::Null
-                | Val::Bool(_)
-                | Val::Num(_)
-                | Val::BStr(_)
-                | Val::TStr(_)
-                | Val::Obj(_) => Err("Path must be specified as an array".to_owned()),
+                _ => Err("Path must be specified as an array".to_owned()),
             };
             bome(set.map_err(Failure::str))
         })),
@@ -183,20 +173,13 @@ fn funs() -> impl Iterator<Item = Fun<Kind>> {
             bome((left / right).map(float_to_integer))
         })),
         run(("text_of", v(0), |cv| bome(Ok(Val::utf8_str(plain(&cv.1)))))),
-        run(("json_of", v(0), |cv| bome(Ok(Val::utf8_str(json(&cv.1, &COMPACT)))))),
+        run(("json_of", v(0), |cv| bome(Ok(Val::utf8_str(compact(&cv.1)))))),
         run(("value_of", v(0), |cv| bome(parse_value(&cv.1)))),
         run(("halt_text", v(1), |mut cv| {
             let code = cv.0.pop_var();
             let written = match &cv.1 {
                 Val::TStr(text) => io::stderr().write_all(text),
-                value @ (Val::Null
-                | Val::Bool(_)
-                | Val::Num(_)
-                | Val::BStr(_)
-                | Val::Arr(_)
-                | Val::Obj(_)) => {
-                    io::stderr().write_all(format!("{}\n", json(value, &COMPACT)).as_bytes())
-                }
+                value => io::stderr().write_all(format!("{}\n", compact(value)).as_bytes()),
             };
             bome(written.map(|()| code).map_err(Failure::str))
         })),
@@ -212,13 +195,7 @@ fn float_to_integer(value: Val) -> Val {
         Val::Num(Num::Float(float)) if float.fract() == 0.0 && float.abs() < 1e15 => {
             format!("{float}")
         }
-        Val::Null
-        | Val::Bool(_)
-        | Val::Num(_)
-        | Val::BStr(_)
-        | Val::TStr(_)
-        | Val::Arr(_)
-        | Val::Obj(_) => return value,
+        _ => return value,
     };
     text.parse().map_or(value, |number| Val::Num(Num::Int(number)))
 }
@@ -227,11 +204,8 @@ fn float_to_integer(value: Val) -> Val {
 fn parse_value(value: &Val) -> Result<Val, Failure<Val>> {
     let text = match value {
         Val::TStr(text) => String::from_utf8_lossy(text),
-        Val::Null | Val::Bool(_) | Val::Num(_) | Val::BStr(_) | Val::Arr(_) | Val::Obj(_) => {
-            return Err(Failure::str(format!(
-                "{} only strings can be parsed",
-                json(value, &COMPACT)
-            )));
+        value => {
+            return Err(Failure::str(format!("{} only strings can be parsed", compact(value))));
         }
     };
     parse_one(&text).map_err(|error| Failure::str(format!("{error} (while parsing '{text}')")))
