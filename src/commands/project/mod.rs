@@ -26,7 +26,7 @@ use model::job::Access;
 use projects::hooks::{ENV, POLICY, REGISTER};
 use projects::{
     CompletionOf, FetchBounds, Project, ProjectDirectory, ProjectError, ProjectSettings,
-    StreamLimits,
+    ScriptCompletion, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool, StreamLimits,
 };
 
 /// Arguments as typed.
@@ -122,44 +122,51 @@ fn validate(typed: &ValidateArguments) -> Result<u8, CliError> {
     Ok(u8::from(!is_valid))
 }
 
+fn tool(tool: &ScriptTool) -> Value {
+    json!({
+        "name": tool.name, "path": tool.path, "description": tool.description,
+        "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
+        "timeoutSecs": tool.timeout, "annotations": tool.annotations, "icons": tool.icons,
+    })
+}
+
+fn resource(resource: &ScriptResource) -> Value {
+    json!({
+        "name": resource.name, "path": resource.path, "uri": resource.uri,
+        "mimeType": resource.mime_type, "description": resource.description,
+        "provider": resource.provider,
+    })
+}
+
+fn template(template: &ScriptTemplate) -> Value {
+    json!({
+        "name": template.name, "uriTemplate": template.uri_template,
+        "description": template.description,
+    })
+}
+
+fn prompt(prompt: &ScriptPrompt) -> Value {
+    json!({
+        "name": prompt.name, "path": prompt.path, "description": prompt.description,
+        "arguments": prompt.arguments,
+    })
+}
+
+fn completion(script: &ScriptCompletion) -> Value {
+    json!({ "name": script.name, "path": script.path })
+}
+
 /// Makes the lists of a project's entries in the form of `register.json`.
 fn registry(project: &Project) -> Value {
-    let tools = project.tools.iter().map(|tool| {
-        json!({
-            "name": tool.name, "path": tool.path, "description": tool.description,
-            "inputSchema": tool.input_schema, "outputSchema": tool.output_schema,
-            "timeoutSecs": tool.timeout, "annotations": tool.annotations, "icons": tool.icons,
-        })
-    });
     let listed = project.resources.iter().filter(|resource| resource.provider != "ui");
-    let resources = listed.map(|resource| {
-        json!({
-            "name": resource.name, "path": resource.path, "uri": resource.uri,
-            "mimeType": resource.mime_type, "description": resource.description,
-            "provider": resource.provider,
-        })
-    });
-    let templates = project.templates.iter().map(|template| {
-        json!({
-            "name": template.name, "uriTemplate": template.uri_template,
-            "description": template.description,
-        })
-    });
-    let prompts = project.prompts.iter().map(|prompt| {
-        json!({
-            "name": prompt.name, "path": prompt.path, "description": prompt.description,
-            "arguments": prompt.arguments,
-        })
-    });
     let scripts = project.completions.iter().filter(|script| script.of == CompletionOf::Any);
-    let completions = scripts.map(|script| json!({ "name": script.name, "path": script.path }));
     let mut lists = json!({
         "version": 1,
-        "tools": tools.collect::<Vec<Value>>(),
-        "resources": resources.collect::<Vec<Value>>(),
-        "resourceTemplates": templates.collect::<Vec<Value>>(),
-        "prompts": prompts.collect::<Vec<Value>>(),
-        "completions": completions.collect::<Vec<Value>>(),
+        "tools": project.tools.iter().map(tool).collect::<Vec<Value>>(),
+        "resources": listed.map(resource).collect::<Vec<Value>>(),
+        "resourceTemplates": project.templates.iter().map(template).collect::<Vec<Value>>(),
+        "prompts": project.prompts.iter().map(prompt).collect::<Vec<Value>>(),
+        "completions": scripts.map(completion).collect::<Vec<Value>>(),
     });
     // In `register.json` an empty list means no entries, and null means that they are looked for in the folders.
     for list in lists.as_object_mut().into_iter().flatten().map(|(_, list)| list) {
@@ -332,31 +339,19 @@ fn settings(keys: &ProjectKeys) -> Result<ProjectSettings, CliError> {
     settings.map_err(|error| CliError::new(plain(&error.to_string())))
 }
 
+/// Makes the report of `validate --json`: the entries, with some of their fields, and the mistakes.
 fn listed(project: &Project) -> Value {
-    let tools = project.tools.iter().map(|tool| {
-        json!({
-            "name": tool.name,
-            "path": tool.path,
-            "description": tool.description,
-            "inputSchema": tool.input_schema,
-            "timeoutSecs": tool.timeout,
-        })
-    });
-    let resources = project.resources.iter().map(|resource| {
-        json!({
-            "name": resource.name, "uri": resource.uri, "path": resource.path,
-            "provider": resource.provider,
-        })
-    });
-    let templates = project
-        .templates
-        .iter()
-        .map(|template| json!({ "name": template.name, "uriTemplate": template.uri_template }));
-    let prompts = project.prompts.iter().map(
-        |prompt| json!({ "name": prompt.name, "path": prompt.path, "arguments": prompt.arguments }),
-    );
-    let completions = project.completions.iter();
-    let completions = completions.map(|script| json!({ "name": script.name, "path": script.path }));
+    let some = |entries: Vec<Value>, fields: &[&str]| {
+        let kept = |entry: &Value| -> Map<String, Value> {
+            let field = |name: &&str| Some(((*name).to_owned(), entry.get(*name)?.clone()));
+            fields.iter().filter_map(field).collect()
+        };
+        entries.iter().map(kept).collect::<Vec<_>>()
+    };
+    let tools = project.tools.iter().map(tool).collect();
+    let resources = project.resources.iter().map(resource).collect();
+    let templates = project.templates.iter().map(template).collect();
+    let prompts = project.prompts.iter().map(prompt).collect();
     let mistakes = project.mistakes.iter();
     let mistakes =
         mistakes.map(|mistake| json!({ "place": mistake.file, "message": mistake.message }));
@@ -366,11 +361,11 @@ fn listed(project: &Project) -> Value {
             "title": project.server.title,
             "version": project.server.version,
         },
-        "tools": tools.collect::<Vec<Value>>(),
-        "resources": resources.collect::<Vec<Value>>(),
-        "resourceTemplates": templates.collect::<Vec<Value>>(),
-        "prompts": prompts.collect::<Vec<Value>>(),
-        "completions": completions.collect::<Vec<Value>>(),
+        "tools": some(tools, &["name", "path", "description", "inputSchema", "timeoutSecs"]),
+        "resources": some(resources, &["name", "uri", "path", "provider"]),
+        "resourceTemplates": some(templates, &["name", "uriTemplate"]),
+        "prompts": some(prompts, &["name", "path", "arguments"]),
+        "completions": project.completions.iter().map(completion).collect::<Vec<Value>>(),
         "hooks": project.hooks,
         "mistakes": mistakes.collect::<Vec<Value>>(),
     })
