@@ -113,7 +113,7 @@ pub(crate) fn read(
     let prompts = prompts.iter().map(|one| (CompletionOf::Prompt, &one.name, &one.path));
     let resources = resources.iter().map(|one| (CompletionOf::Resource, &one.name, &one.path));
     for (of, name, path) in prompts.chain(resources) {
-        match beside(tree, of, path) {
+        match next_to(tree, of, path) {
             Ok(Some((path, is_executable))) => {
                 let name = name.clone();
                 found.push(ScriptCompletion { name, path, is_executable, timeout: None, of });
@@ -126,7 +126,7 @@ pub(crate) fn read(
 }
 
 /// Finds the script next to a prompt or a resource: its path, and true if it is executed directly.
-fn beside(
+fn next_to(
     tree: &Tree,
     of: CompletionOf,
     path: &str,
@@ -252,9 +252,9 @@ fn suggested(printed: &Value, asked: &CompletionRequest<'_>) -> Option<Suggestio
     }
     let has_more = says_more || values.len() > asked.limit;
     values.truncate(asked.limit);
-    let told =
+    let given =
         printed.get("next").and_then(Value::as_u64).and_then(|next| usize::try_from(next).ok());
-    let next = told.filter(|next| *next > asked.offset).unwrap_or(asked.offset + values.len());
+    let next = given.filter(|next| *next > asked.offset).unwrap_or(asked.offset + values.len());
     Some(Suggestions { values, has_more, next })
 }
 

@@ -443,7 +443,7 @@ mod tests {
     fn the_end_of_a_download_is_what_the_framework_calls_it() {
         let request = read("https://e.org/").expect("an address");
         let launch = request.launch("m".to_owned());
-        let told = |report: &str, refused: Option<&str>| {
+        let answer = |report: &str, refused: Option<&str>| {
             let report = Some(report.as_bytes().to_vec());
             let output = ScriptOutput {
                 end: ScriptEnd::Exited,
@@ -453,9 +453,10 @@ mod tests {
             };
             request.fetched(&launch, &output, refused).map_err(|error| error.to_value())
         };
-        assert_eq!(told("m 0 0\n\nm\nbody\n", None), Ok(b"body\n".to_vec()));
+        assert_eq!(answer("m 0 0\n\nm\nbody\n", None), Ok(b"body\n".to_vec()));
         let kind = |code: u8, refused| {
-            let error = told(&format!("m {code} 4\nsaid\nm\nbody"), refused).expect_err("an error");
+            let error =
+                answer(&format!("m {code} 4\nsaid\nm\nbody"), refused).expect_err("an error");
             let of = |name: &str| error.get(name).cloned().unwrap_or_default();
             (of("type"), of("location"))
         };

@@ -170,7 +170,7 @@ impl ScriptLaunch {
         }
     }
 
-    /// Tells the script if the client shows pages.
+    /// Sets the variable that says whether the client shows pages.
     #[must_use]
     pub fn for_pages(mut self, shows: bool) -> Self {
         let word = if shows { "1" } else { "0" };
@@ -182,7 +182,7 @@ impl ScriptLaunch {
     #[must_use]
     pub fn in_roots(mut self, project: &Project, roots: &[ScriptRoot]) -> Self {
         if !roots.is_empty() {
-            self.env.extend(roots::told(roots, &project.server.name));
+            self.env.extend(roots::variables(roots, &project.server.name));
         }
         self
     }
@@ -210,7 +210,7 @@ impl ScriptLaunch {
         }
     }
 
-    /// Tells the script that the client receives progress of this call.
+    /// Sets the token with which the script reports progress of this call to the client.
     #[must_use]
     pub fn with_progress(mut self, token: &str) -> Self {
         // The script puts it in JSON; the client gets its own back in any case.
@@ -221,7 +221,7 @@ impl ScriptLaunch {
         self
     }
 
-    /// Tells the script that the user can be asked.
+    /// Sets the variable that says that the user can be asked.
     #[must_use]
     pub fn with_questions(mut self) -> Self {
         self.env.insert("MCP_ELICIT_SUPPORTED".to_owned(), "1".to_owned());
@@ -374,7 +374,7 @@ pub(crate) fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCPBASH_CLIENT_SUPPORTS_UI", "0".to_owned()),
     ];
     let mut env = project.settings.env.clone();
-    env.extend(roots::told(&project.roots, &project.server.name));
+    env.extend(roots::variables(&project.roots, &project.server.name));
     env.extend(named(&set.each_ref().map(|(name, value)| (*name, value.as_str()))));
     env
 }

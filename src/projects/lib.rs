@@ -249,8 +249,8 @@ impl Project {
         let (kept, others) = std::mem::take(&mut self.completions).into_iter().partition(is_kept);
         self.completions = kept;
         let why = "is not run: scripts may write to its folder (--project DIR:rw)";
-        let told = others.iter().map(|one| ProjectMistake::new(&one.path, why));
-        self.mistakes.extend(told);
+        let skipped = others.iter().map(|one| ProjectMistake::new(&one.path, why));
+        self.mistakes.extend(skipped);
         self
     }
 

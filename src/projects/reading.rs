@@ -94,10 +94,10 @@ impl Project {
         Some(asked).filter(is_named)
     }
 
-    /// Returns true if resources of a provider are downloads: of `https` and `git`, unless the project has a provider of
-    /// this name of its own.
+    /// Returns true if resources of a provider are downloads: of `https` and `git`, unless the project has a provider
+    /// of this name.
     pub fn fetches(&self, provider: &str) -> bool {
-        ["https", "git"].contains(&provider) && !self.providers.iter().any(|own| own == provider)
+        ["https", "git"].contains(&provider) && !self.providers.iter().any(|name| name == provider)
     }
 
     /// Makes the content of a resource that was downloaded.

@@ -149,7 +149,7 @@ fn root(tree: &Tree, entry: &Value) -> Option<ScriptRoot> {
 }
 
 /// Returns the variables that list the roots for scripts: as JSON, one on each line, and their number.
-pub(crate) fn told(roots: &[ScriptRoot], project: &str) -> [(String, String); 3] {
+pub(crate) fn variables(roots: &[ScriptRoot], project: &str) -> [(String, String); 3] {
     let whole = [ScriptRoot { path: ROOT.to_owned(), name: project.to_owned() }];
     let roots = if roots.is_empty() { &whole } else { roots };
     let entry = |root: &ScriptRoot| {

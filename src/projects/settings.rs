@@ -88,13 +88,13 @@ pub struct ProjectSettings {
     pub shutdown_seconds: u64,
     /// Time in seconds without a request after which the server of one client ends; 0 if it does not.
     pub idle_seconds: u64,
-    /// Time in seconds between two looks at files where the kernel tells of no changes; 0 if no file is watched for
+    /// Time in seconds between two looks at files where the kernel reports no changes; 0 if no file is watched for
     /// clients.
     pub poll_seconds: u64,
     /// Longest arguments in bytes that are a variable; longer ones are a file.
     pub argument_bytes: usize,
-    /// Values beyond their bounds, which were not taken as they are.
-    pub told: Vec<String>,
+    /// Values beyond their bounds and variables without effect, each as a sentence.
+    pub changes: Vec<String>,
 }
 
 /// Tools that are called, by the variables for it.
@@ -168,7 +168,7 @@ impl Default for ProjectSettings {
             idle_seconds: 0,
             poll_seconds: POLL_SECONDS,
             argument_bytes: usize::try_from(ARGUMENT_BYTES).unwrap_or(usize::MAX),
-            told: Vec::new(),
+            changes: Vec::new(),
         }
     }
 }
@@ -176,7 +176,7 @@ impl Default for ProjectSettings {
 /// Reader of variables, with what was beyond a bound.
 struct Variables<'g, G> {
     get: &'g G,
-    told: Vec<String>,
+    changes: Vec<String>,
 }
 
 impl<G: Fn(&str) -> Option<String>> Variables<'_, G> {
@@ -211,7 +211,7 @@ impl<G: Fn(&str) -> Option<String>> Variables<'_, G> {
         let read: u64 = text.trim().parse().map_err(|_| bad())?;
         let taken = read.clamp(least, most);
         if taken != read {
-            self.told.push(format!("{name} is {taken}: {read} is beyond {least} to {most}"));
+            self.changes.push(format!("{name} is {taken}: {read} is beyond {least} to {most}"));
         }
         *value = T::try_from(taken).map_err(|_| bad())?;
         Ok(())
@@ -224,7 +224,7 @@ impl ProjectSettings {
     /// # Errors
     /// A value that is not understood, or one that would give scripts the whole environment or every host.
     pub fn over(mut self, get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
-        let mut of = Variables { get: &get, told: Vec::new() };
+        let mut of = Variables { get: &get, changes: Vec::new() };
         self.token = RemoteToken::of(&get)?;
         self.has_hooks |= of.has("MCPBASH_ALLOW_PROJECT_HOOKS");
         self.has_batches |= of.has("MCPBASH_COMPAT_BATCHES");
@@ -243,7 +243,7 @@ impl ProjectSettings {
         let (mode, names) =
             (of.text("MCPBASH_TOOL_ENV_MODE"), of.text("MCPBASH_TOOL_ENV_ALLOWLIST"));
         self.env = environment(&get, mode, names)?;
-        self.told = of.told;
+        self.changes = of.changes;
         Ok(self)
     }
 
@@ -288,7 +288,7 @@ impl ProjectSettings {
         }
         for (name, why) in WITHOUT_EFFECT {
             if of.text(name).is_some() {
-                of.told.push(format!("{name} has no effect: {why}"));
+                of.changes.push(format!("{name} has no effect: {why}"));
             }
         }
         Ok(())
@@ -309,7 +309,7 @@ impl ProjectSettings {
         let https = of.words("MCPBASH_HTTPS_ALLOW_HOSTS");
         let mut git = of.words("MCPBASH_GIT_ALLOW_HOSTS");
         if !git.is_empty() && !of.has("MCPBASH_ENABLE_GIT_PROVIDER") {
-            of.told.push(
+            of.changes.push(
                 "MCPBASH_GIT_ALLOW_HOSTS counts only with MCPBASH_ENABLE_GIT_PROVIDER=true"
                     .to_owned(),
             );
@@ -522,17 +522,18 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_bounds_and_one_beyond_them_is_told() {
+    fn numbers_have_bounds_and_one_beyond_them_is_reported() {
         let seconds = |value| {
-            of(&[("MCPBASH_DEFAULT_TOOL_TIMEOUT", value)]).map(|it| (it.default_seconds, it.told))
+            of(&[("MCPBASH_DEFAULT_TOOL_TIMEOUT", value)])
+                .map(|it| (it.default_seconds, it.changes))
         };
         assert_eq!(seconds("5"), Ok((5, Vec::new())));
-        let told = |taken: u64, asked: u64| {
+        let changes = |taken: u64, asked: u64| {
             let text =
                 format!("MCPBASH_DEFAULT_TOOL_TIMEOUT is {taken}: {asked} is beyond 1 to 600");
             Ok((taken, vec![text]))
         };
-        assert_eq!((seconds("0"), seconds("601")), (told(1, 0), told(600, 601)));
+        assert_eq!((seconds("0"), seconds("601")), (changes(1, 0), changes(600, 601)));
         assert!(seconds("x").is_err() && seconds("-1").is_err() && seconds("1.5").is_err());
         let lower = of(&[("MCPBASH_MAX_TIMEOUT_SECS", "10")]).expect("settings");
         assert_eq!((lower.default_seconds, lower.max_seconds), (10, 10));
@@ -545,14 +546,14 @@ mod tests {
         let set = set.expect("settings");
         assert_eq!((set.workers, set.stream.output, set.stream.messages), (3, 2048, 1));
         assert_eq!((set.resource_bytes, set.downloads.file_bytes), (64 << 20, 64 << 20));
-        assert_eq!(set.told.len(), 2, "{:?}", set.told);
+        assert_eq!(set.changes.len(), 2, "{:?}", set.changes);
     }
 
     #[test]
     fn what_has_no_effect_is_told_and_a_level_is_one_of_eight() {
-        let told = of(&[("MCPBASH_STATIC_REGISTRY", "1")]).map(|it| it.told);
+        let changes = of(&[("MCPBASH_STATIC_REGISTRY", "1")]).map(|it| it.changes);
         let why = format!("MCPBASH_STATIC_REGISTRY has no effect: {NO_REGISTRY}");
-        assert_eq!(told, Ok(vec![why]));
+        assert_eq!(changes, Ok(vec![why]));
         let level = |set: &[(&str, &str)]| of(set).map(|it| it.log_level);
         assert_eq!(level(&[("MCPBASH_LOG_LEVEL_DEFAULT", "Error")]), Ok("error"));
         let both = [("MCPBASH_LOG_LEVEL", "true"), ("MCPBASH_LOG_LEVEL_DEFAULT", "error")];
@@ -570,7 +571,7 @@ mod tests {
         ]);
         let set = set.expect("settings");
         assert_eq!((set.shutdown_seconds, set.token_failures, set.poll_seconds), (1, 3, 0));
-        assert_eq!((set.argument_bytes, set.told.len()), (32 << 10, 1));
+        assert_eq!((set.argument_bytes, set.changes.len()), (32 << 10, 1));
     }
 
     #[test]
@@ -599,7 +600,7 @@ mod tests {
             ("MCPBASH_GIT_ALLOW_HOSTS", "git.org"),
         ];
         let without = set(&hosts).expect("settings");
-        assert_eq!((without.workers, without.told.len()), (5, 1));
+        assert_eq!((without.workers, without.changes.len()), (5, 1));
         assert_eq!(without.hosts, ["both.org:443", "api.org:443", "other.org:8443"]);
         let with = set(&[&hosts[..], &[("MCPBASH_ENABLE_GIT_PROVIDER", "true")]].concat());
         let with = with.expect("settings");

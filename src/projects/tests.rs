@@ -67,7 +67,7 @@ fn inline_metadata_counts_where_the_file_beside_it_has_no_name() -> Tested {
 }
 
 #[test]
-fn links_and_files_of_others_are_left_out_and_told() -> Tested {
+fn links_and_files_of_others_are_left_out_and_reported() -> Tested {
     let held = tempfile::tempdir()?;
     let root = held.path();
     write(root, "tools/well/tool.sh", "", 0o755)?;
@@ -77,14 +77,14 @@ fn links_and_files_of_others_are_left_out_and_told() -> Tested {
     let project = Project::read(root)?;
     assert_eq!(names(&project), ["tool"]);
     let link = "is a symbolic link, and none is followed";
-    let mut told = mistakes(&project);
-    told.sort();
+    let mut reported = mistakes(&project);
+    reported.sort();
     let expected = [
         "tools/open/open.sh: may be written by its group or by others (chmod go-w)".to_owned(),
         format!("tools/usr: {link}"),
         format!("tools/well/linked.sh: {link}"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     Ok(())
 }
 
@@ -144,7 +144,7 @@ fn a_register_takes_the_place_of_discovery_for_its_kinds() -> Tested {
 fn a_register_with_a_mistake_refuses_the_project() -> Tested {
     let held = tempfile::tempdir()?;
     write(held.path(), "tools/found/tool.sh", "", 0o755)?;
-    for (text, told) in [
+    for (text, reported) in [
         (r#"{"version":1,"tool":[]}"#, "server.d/register.json: `tool` is no key"),
         (r#"{"version":2}"#, "server.d/register.json: `version` is not 1"),
         (r#"{"version":1,"tools":{}}"#, "server.d/register.json: `tools` is no list"),
@@ -159,7 +159,7 @@ fn a_register_with_a_mistake_refuses_the_project() -> Tested {
     ] {
         write(held.path(), "server.d/register.json", text, 0o644)?;
         let refused = Project::read(held.path()).map_err(|error| error.to_string());
-        assert_eq!(refused.map(|_| ()), Err(told.to_owned()));
+        assert_eq!(refused.map(|_| ()), Err(reported.to_owned()));
     }
     Ok(())
 }
@@ -263,10 +263,10 @@ fn a_folder_that_others_may_write_to_is_left_out_with_what_is_in_it() -> Tested 
     let project = Project::read(root)?;
     assert_eq!((names(&project), project.prompts.len()), (vec!["tool"], 0));
     let why = "may be written by its group or by others (chmod go-w)";
-    let mut told = mistakes(&project);
-    told.sort();
+    let mut reported = mistakes(&project);
+    reported.sort();
     let folders = ["prompts/open", "tools/a", "tools/open"];
-    assert_eq!(told, folders.map(|folder| format!("{folder}: {why}")));
+    assert_eq!(reported, folders.map(|folder| format!("{folder}: {why}")));
     // Paths of a list are in such a folder too.
     fs::set_permissions(root.join("lib"), fs::Permissions::from_mode(0o775))?;
     assert_eq!(
@@ -305,10 +305,10 @@ fn metadata_of_any_size_depth_or_kind_costs_an_entry_and_not_the_server() -> Tes
     fs::create_dir(root.join("tools/folder/folder.meta.json"))?;
     let project = Project::read(root)?;
     assert_eq!(names(&project), ["many1", "many2", "well"]);
-    let mut told = mistakes(&project);
-    told.sort();
+    let mut reported = mistakes(&project);
+    reported.sort();
     assert_eq!(
-        told,
+        reported,
         [
             "tools/deep/deep.meta.json:1:132: not valid JSON: recursion limit exceeded",
             "tools/fifo/fifo.meta.json: is not a regular file",
@@ -353,7 +353,7 @@ fn what_a_script_leaves_in_resources_costs_no_other_list_and_no_start() -> Teste
         assert!(matches!(Project::read(root), Err(ProjectError::Mistake(_))), "{path}");
         let project = written()?;
         assert_eq!(lists(&project), (1, 1, 0), "{path}");
-        assert!(mistakes(&project).iter().any(|told| told.contains(why)), "{path}");
+        assert!(mistakes(&project).iter().any(|reported| reported.contains(why)), "{path}");
         std::fs::remove_file(root.join(place))?;
     }
     // A file that the register lists was taken away.
@@ -410,9 +410,9 @@ fn a_register_has_no_script_from_where_others_may_be_written() -> Tested {
         write(root, "server.d/register.json", &entry, 0o644)
     };
     let refused = |read: Result<Project, ProjectError>, kind: &str| {
-        let told = read.map(|_| ()).map_err(|error| error.to_string());
+        let reported = read.map(|_| ()).map_err(|error| error.to_string());
         let why = format!("server.d/register.json: {kind}[0]: `path` leads out of {kind}");
-        assert_eq!(told, Err(why));
+        assert_eq!(reported, Err(why));
     };
     for inside in ["a/tool.sh", "./a//tool.sh", "a/../a/tool.sh"] {
         of("tools", inside)?;
@@ -447,7 +447,7 @@ fn a_page_is_of_no_file_that_scripts_may_write_to() -> Tested {
 }
 
 #[test]
-fn a_directory_that_was_removed_is_told() -> Tested {
+fn a_directory_that_was_removed_is_reported() -> Tested {
     let held = tempfile::tempdir()?;
     let root = held.path().join("p");
     write(&root, "tools/a/tool.sh", "", 0o755)?;
@@ -457,8 +457,9 @@ fn a_directory_that_was_removed_is_told() -> Tested {
     write(&root, "tools/b/tool.sh", "", 0o755)?;
     let project = directory.read(None)?;
     assert_eq!(names(&project), Vec::<&str>::new());
-    let told = ".: the directory was removed; what is at its place is served after another start";
-    assert_eq!(mistakes(&project), [told]);
+    let reported =
+        ".: the directory was removed; what is at its place is served after another start";
+    assert_eq!(mistakes(&project), [reported]);
     Ok(())
 }
 
@@ -478,7 +479,7 @@ fn what_a_script_leaves_in_resources_widens_no_roots() -> Tested {
         write(root, &format!("resources/r{number}.txt.meta.json"), &many, 0o644)?;
     }
     let project = read()?;
-    let has_no_room = |told: &String| told.contains("more than 1,000,000 values");
+    let has_no_room = |reported: &String| reported.contains("more than 1,000,000 values");
     assert!(mistakes(&project).iter().any(has_no_room), "{:?}", mistakes(&project));
     assert_eq!(project.roots, roots);
     Ok(())

@@ -49,8 +49,8 @@ impl RemoteToken {
         Ok(Some(Self { hash, keys: KEYS.into_iter().map(key).collect() }))
     }
 
-    /// Returns true if this `_meta` of a request shows the secret. Hashes are compared: the time tells nothing of the
-    /// secret.
+    /// Returns true if this `_meta` of a request shows the secret. Hashes are compared, so that the time
+    /// depends on no byte of the secret.
     pub fn accepts(&self, meta: &Map<String, Value>) -> bool {
         let mut shown = self.keys.iter().filter_map(|key| meta.get(key)?.as_str());
         shown.any(|shown| {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_is_refused_and_none_is_none() {
+    fn a_short_secret_is_refused_and_an_absent_one_is_not() {
         assert_eq!(token(&[]), Ok(None));
         assert!(token(&[(NAME, &SECRET[1..])]).is_err());
     }

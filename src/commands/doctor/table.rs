@@ -100,7 +100,7 @@ const CELL: &[LayerRow<CellProbe>] = &[
 fn clocks(receipt: &Receipt) -> ProbeResult {
     match receipt.measured.namespaces.iter().any(|name| name == "time") {
         true => ok("measured: a time namespace, clocks begin with the supervisor"),
-        false => weak("this kernel makes no time namespace: cells can tell how long the host runs")
+        false => weak("this kernel makes no time namespace: cells can read how long the host runs")
             .with_remedy("a kernel with CONFIG_TIME_NS (5.6 or later)"),
     }
 }

@@ -105,7 +105,7 @@ fn check_profile(request: &GrantRequest, settings: &Settings) -> Result<(), CliE
     let error = |flag: &str| CliError::new(format!("{flag}: profile `{name}` has no workspace"));
     if !request.additions.egress.is_empty() {
         return Err(error("--egress")
-            .with_hint("it is for programs of a shell: give a profile of its own `[[egress]]`"));
+            .with_hint("it is for programs of a shell: write `[[egress]]` in the profile"));
     }
     if !request.mounts.is_empty() {
         return Err(error("--ro, --rw").with_hint("use --profile bash, or one with a `workspace`"));

@@ -96,7 +96,7 @@ pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8,
 
 /// Lists settings that were changed to allowed values, and the hosts of downloads.
 fn settings_findings(settings: &ProjectSettings) -> Vec<(Weight, String)> {
-    let changed = settings.told.iter().map(|text| (Weight::Advice, text.clone()));
+    let changed = settings.changes.iter().map(|text| (Weight::Advice, text.clone()));
     let hosts = settings.hosts.join(", ");
     let hosts = (!hosts.is_empty()).then(|| (Weight::Good, format!("downloads reach {hosts}")));
     let has = |program: &str| {

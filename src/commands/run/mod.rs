@@ -378,7 +378,7 @@ where
             StreamRest { closed: None, _held: Some(from) }
         }
         Err(Stopped::Closed(error)) => {
-            tracing::debug!(%error, "nobody reads the output");
+            tracing::debug!(%error, "the output has no reader");
             control.cancel();
             StreamRest { closed: Some(Cancellation::OutputClosed), _held: None }
         }

@@ -75,8 +75,8 @@ pub(super) fn with_mcp_settings(
 ) -> Result<(ServeArguments, McpSettings), CliError> {
     let mcp = McpSettings::read(|name| std::env::var_os(name), &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    for told in &mcp.told {
-        tracing::warn!(what = plain(told), "config.clamped");
+    for change in &mcp.told {
+        tracing::warn!(what = plain(change), "config.clamped");
     }
     let http = typed.listener.http.clone().or_else(|| mcp.http());
     let listener = HttpFlags { http, ..typed.listener.clone() };

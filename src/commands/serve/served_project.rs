@@ -32,7 +32,7 @@ pub(super) fn read(
     let (directory, access) = granted_as(asked);
     let keys = &settings.loaded.config.project;
     let served = commands::project::with_hooks(directory, access, project_hooks, config, keys)?;
-    for change in &served.project.settings.told {
+    for change in &served.project.settings.changes {
         tracing::warn!(what = plain(change), "config.clamped");
     }
     for mistake in &served.project.mistakes {

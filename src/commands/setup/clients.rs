@@ -49,7 +49,7 @@ pub(super) struct ClientFacts {
     /// Key of the table of servers.
     pub servers: &'static str,
     entry: fn(command: &str, arguments: [&str; 3]) -> Entry,
-    /// Things to do beside the file, a line each. The last says how the client's own shell is switched off.
+    /// Further steps for the user, one a line. The last says how the client's own shell is switched off.
     pub next: &'static [&'static str],
 }
 
@@ -73,7 +73,7 @@ fn plain(command: &str, arguments: [&str; 3]) -> Entry {
     vec![("command", command.into()), ("args", arguments.as_slice().into())]
 }
 
-/// Returns an entry for a client that is told how to speak with the server.
+/// Returns an entry that names the transport, for clients that require it.
 fn stdio(command: &str, arguments: [&str; 3]) -> Entry {
     let mut entry = plain(command, arguments);
     entry.insert(0, ("type", "stdio".into()));

@@ -66,8 +66,8 @@ fn json(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     set(&table, entry);
     let edited = root.to_string();
     // Of two members with one name, clients take the last.
-    let told = root.to_serde_value().ok_or("has no value")?;
-    let own = told.get(servers).and_then(|table| table.get(NAME));
+    let value = root.to_serde_value().ok_or("has no value")?;
+    let own = value.get(servers).and_then(|table| table.get(NAME));
     match entry.iter().all(|(name, value)| own.and_then(|own| own.get(*name)) == Some(value)) {
         true => Ok(edited),
         false => Err(format!("has `{servers}` or `{NAME}` twice")),
@@ -90,7 +90,7 @@ fn set(table: &CstObject, entry: &Entry) {
     };
     for (name, value) in entry {
         match own.get(name) {
-            // To write anew what says the same would be a change.
+            // An equal value that is spelt in another way stays.
             Some(found)
                 if found.value().and_then(|found| found.to_serde_value()).as_ref()
                     == Some(value) => {}
@@ -132,7 +132,7 @@ fn toml(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     for (name, _) in entry {
         let Some(wanted) = values.get(name).and_then(Item::as_value) else { continue };
         match own.get_mut(name).and_then(Item::as_value_mut) {
-            Some(found) if told(found) == told(wanted) => {}
+            Some(found) if meaning(found) == meaning(wanted) => {}
             Some(found) => {
                 let spaces = found.decor().clone();
                 *found = wanted.clone();
@@ -146,8 +146,8 @@ fn toml(servers: &str, text: &str, entry: &Entry) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-/// Returns what a value says, without how it is written.
-fn told(value: &toml_edit::Value) -> Option<Value> {
+/// Returns a value without its spelling and comments.
+fn meaning(value: &toml_edit::Value) -> Option<Value> {
     Value::deserialize(value.clone().into_deserializer()).ok()
 }
 
@@ -226,9 +226,12 @@ mod tests {
         let other = after.replace("\"/p\"", "\"/ p\"");
         assert_eq!(into(Client::Codex, &other).as_deref(), Ok(after));
         let json = "\u{feff}{\"mcpServers\": {\"cofferdam\": {\"env\": {\"A\": \"x\"}, \"command\": \"/old\"}}}";
-        let told = into(Client::ClaudeCode, json).unwrap_or_default();
-        assert!(told.starts_with('\u{feff}') && told.contains("\"env\": {\"A\": \"x\"}"), "{told}");
-        assert!(told.contains("\"command\": \"/bin/cofferdam\""), "{told}");
+        let edited = into(Client::ClaudeCode, json).unwrap_or_default();
+        assert!(
+            edited.starts_with('\u{feff}') && edited.contains("\"env\": {\"A\": \"x\"}"),
+            "{edited}"
+        );
+        assert!(edited.contains("\"command\": \"/bin/cofferdam\""), "{edited}");
     }
 
     #[test]

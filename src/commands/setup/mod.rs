@@ -142,7 +142,7 @@ impl Change {
         Ok(Self { client, path, place, old, new, others })
     }
 
-    /// Formats the members that stay, whoever wrote them: a variable can choose what the client runs.
+    /// Formats the members that stay: one of them, a variable, can choose what the client runs.
     fn kept(&self) -> String {
         if self.others.is_empty() {
             return String::new();
@@ -156,7 +156,8 @@ impl Change {
         )
     }
 
-    /// Checks that nobody's members are kept without a look. Whoever made the project may have written them.
+    /// Checks that members which setup did not write are kept only after a look: the author of the project may have written
+    /// them.
     fn check_kept(&self, unasked: bool) -> Result<(), CliError> {
         let is_of_project = matches!(self.client.file, ConfigFile::OfProject(_));
         if !unasked || !is_of_project || self.others.is_empty() {
@@ -216,7 +217,7 @@ impl Change {
     }
 }
 
-/// Says what is to be done beside the file.
+/// Lists further steps for the user.
 fn next(client: &ClientFacts) -> String {
     let mut text = String::new();
     if let ConfigFile::OfProject(_) = client.file {
@@ -226,12 +227,12 @@ fn next(client: &ClientFacts) -> String {
         let written = writeln!(text, "{line}");
         debug_assert!(written.is_ok(), "a String takes everything");
     }
-    text.push_str("cofferdam doctor tells whether this machine can hold the cells.\n");
+    text.push_str("cofferdam doctor shows whether this machine can hold the cells.\n");
     text
 }
 
-/// Follows the links of a file that may not be there yet. One of a project must lie in it: whoever made the project
-/// could have made a link to any file of the user's.
+/// Follows the links of a file that need not exist yet. A file of a project must be in the project: its author could
+/// have made a link to any file of the user.
 fn followed(path: &Path, file: ConfigFile, project: &str) -> Result<PathBuf, CliError> {
     let shown = plain(&path.display().to_string());
     let real = real(path).map_err(|error| {
@@ -268,7 +269,7 @@ fn real(path: &Path) -> std::io::Result<PathBuf> {
 fn confirmed() -> Result<bool, CliError> {
     let mut input = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
-        return Err(CliError::new("setup: nobody can be asked: standard input is no terminal")
+        return Err(CliError::new("setup: no answer can be read: standard input is no terminal")
             .with_hint("add --yes to write the change, or --print only to show it"));
     }
     print_out("Write it? [y/N] ")?;

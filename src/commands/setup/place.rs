@@ -153,8 +153,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(&victim)?.count(), 0);
         assert_eq!(std::fs::read_to_string(away.join("below/file"))?, "text");
         // The positive control: what is a link from the start is seen as one.
-        let told = HeldPlace::of(&own.join("below/file")).err().map(|error| error.raw_os_error());
-        assert_eq!(told, Some(Some(libc::ELOOP)));
+        let errno = HeldPlace::of(&own.join("below/file")).err().map(|error| error.raw_os_error());
+        assert_eq!(errno, Some(Some(libc::ELOOP)));
         Ok(())
     }
 

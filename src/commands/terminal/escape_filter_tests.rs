@@ -207,7 +207,7 @@ fn a_terminal_that_takes_bytes_for_characters_sees_no_control() {
 }
 
 #[test]
-fn no_question_passes_where_nobody_reads_the_answer() {
+fn no_query_passes_where_no_program_reads_the_answer() {
     let mut filter = EscapeFilter::new(Questions::Drop, Coding::Utf8);
     assert_eq!(filter.push(b"\x1b[6n\x1b[c\x1b[?u\x1b[?1$p\x1b[1m"), b"\x1b[1m");
     assert!(!filter.fences().is_open());

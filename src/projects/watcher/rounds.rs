@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_that_cannot_be_read_again_is_told_of_once_and_read_when_it_can_be() {
+    fn a_project_that_cannot_be_read_again_has_text_of_once_and_read_when_it_can_be() {
         let project_dir = project();
         let mut link = watched(&project_dir, Notices::Queue(queue()));
         put(&project_dir, "tools/a/two\nlines.sh", "");
@@ -565,8 +565,8 @@ mod tests {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
         };
         let broken = |report: WatchReport, what: &str| {
-            let is_told = |why: &str| why.contains(what);
-            assert!(matches!(&report, WatchReport::Broken(why) if is_told(why)), "{report:?}");
+            let has_text = |why: &str| why.contains(what);
+            assert!(matches!(&report, WatchReport::Broken(why) if has_text(why)), "{report:?}");
         };
         mode("", 0o757);
         broken(report(&mut link), "others than its owner may write");
