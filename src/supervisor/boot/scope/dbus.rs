@@ -1,7 +1,9 @@
 //! Writes and parses the few D-Bus messages that are needed to ask for a scope.
 //!
 //! Little-endian only, like all supported machines; other answers are refused. Written by hand,
-//! because nine tenths of a D-Bus library would parse types that never occur here.
+//! because nine tenths of a D-Bus library would parse types that never occur here. The program
+//! `busctl` could send the request, but it cannot wait for the job and check the manager's uid and
+//! pid namespace, its start takes 13 ms or more, and a machine may lack it.
 
 /// Maximum length of a message that is read: signals of the manager have some kilobytes.
 const MESSAGE_BYTES: usize = 64 << 10;
