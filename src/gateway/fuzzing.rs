@@ -7,6 +7,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use std::os::fd::AsRawFd;
 use tokio::io::Interest;
 
+use crate::worker::dns_message::{Request, UpstreamQuestion, plain_name};
 use crate::worker::first_flight::{self, FirstFlight};
 use crate::worker::packet::{self, Body, CELL};
 use crate::worker::stack::{self, Ends, Link, Stack};
@@ -72,12 +73,25 @@ pub fn first_flight(bytes: &[u8]) {
     }
 }
 
-/// Reads a question to the resolver: a name that it is judged by is made of plain labels.
+/// Reads a question to the resolver, and the same bytes as the answer to it: a name that it is
+/// judged by is made of plain labels, and a reply is within its size.
 pub fn questions(bytes: &[u8]) {
-    for name in crate::worker::dns::names(bytes) {
+    let Some(request) = Request::read(bytes) else { return };
+    let mut answer = bytes.to_vec();
+    if let Some(flags) = answer.get_mut(2) {
+        *flags |= 0x80;
+    }
+    for question in &request.questions {
+        let Some(name) = plain_name(question.qname()) else { continue };
         let plain =
             |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
         assert!(!name.is_empty() && name.bytes().all(plain), "{name:?}");
+        let forwarded =
+            UpstreamQuestion::new(request.id, &name, question.qtype()).expect("a question");
+        let Some(resolved) = forwarded.read_answer(&answer) else { continue };
+        let reply = request.reply(&resolved.answer, 4096).expect("a reply");
+        let read = forwarded.read_answer(&reply).expect("an answer");
+        assert!(reply.len() <= 4096 || read.is_truncated, "a reply of {} bytes", reply.len());
     }
 }
 

@@ -11,9 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::opt::EdnsOption;
-use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+use domain::base::Ttl;
+use domain::base::iana::{Class, Opcode, Rcode, Rtype};
 use model::egress::frames::CallId;
 use model::egress::{Connection, ConnectionEnd, Protocol, QUESTION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,23 +21,20 @@ use tokio::time::timeout;
 use super::Worker;
 use super::account::{Allowance, Direction};
 use super::dns_cache::MAX_TTL;
+use super::dns_message::{
+    Answer, DnsQuestion, Request, UpstreamAnswer, UpstreamQuestion, address, address_record,
+    plain_name,
+};
 use super::judge::Refusal;
 use super::packet::{self, MTU, RESOLVER};
 use super::stack::{CellStream, lock};
 
 /// Port of resolvers.
 pub(crate) const PORT: u16 = 53;
-/// Code of the option "Extended DNS Error" (RFC 8914).
-const EDE: u16 = 15;
-/// Code of its error "Prohibited".
-const PROHIBITED: u16 = 18;
 /// Maximum size of an answer by UDP to a client that announces no size (RFC 1035).
 const MAX_PLAIN_BYTES: u16 = 512;
 /// Maximum size of an answer by UDP to a client that announces one.
 const MAX_UDP_BYTES: u16 = 4_096;
-/// Maximum size of answers that resolvers are asked for by UDP: smaller packets are not fragmented
-/// (RFC 9715).
-const MAX_UPSTREAM_BYTES: u16 = 1_232;
 /// Time for the answer of one resolver.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often all resolvers are tried in turn.
@@ -49,20 +45,20 @@ const MAX_STREAM_QUESTIONS: usize = 1_000;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Record types that are forwarded. Any other type number would carry two bytes of the cell's
 /// choice.
-const TYPES: [RecordType; 13] = [
-    RecordType::A,
-    RecordType::AAAA,
-    RecordType::CNAME,
-    RecordType::MX,
-    RecordType::TXT,
-    RecordType::SRV,
-    RecordType::NS,
-    RecordType::SOA,
-    RecordType::PTR,
-    RecordType::CAA,
-    RecordType::NAPTR,
-    RecordType::DS,
-    RecordType::DNSKEY,
+const TYPES: [Rtype; 13] = [
+    Rtype::A,
+    Rtype::AAAA,
+    Rtype::CNAME,
+    Rtype::MX,
+    Rtype::TXT,
+    Rtype::SRV,
+    Rtype::NS,
+    Rtype::SOA,
+    Rtype::PTR,
+    Rtype::CAA,
+    Rtype::NAPTR,
+    Rtype::DS,
+    Rtype::DNSKEY,
 ];
 
 /// The transport by which a question came.
@@ -109,110 +105,82 @@ impl Worker {
 
     /// Returns the answer to a message; `None` if the message is not a question.
     async fn answer(&self, bytes: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        let request = Message::from_vec(bytes).ok()?;
-        if request.metadata.message_type != MessageType::Query {
-            return None;
-        }
-        let mut answer = self.answer_question(&request).await;
-        answer.metadata.id = request.metadata.id;
-        answer.metadata.recursion_desired = request.metadata.recursion_desired;
-        answer.metadata.recursion_available = true;
-        answer.queries.clone_from(&request.queries);
-        if request.edns.is_none() {
-            answer.edns = None;
-        }
-        let whole = answer.to_vec().ok()?;
-        let max_bytes = match (transport, &request.edns) {
+        let request = Request::read(bytes)?;
+        let answer = self.answer_question(&request).await;
+        let max_bytes = match (transport, request.max_udp_bytes) {
             (Transport::Tcp, _) => u16::MAX,
             (Transport::Udp, None) => MAX_PLAIN_BYTES,
-            (Transport::Udp, Some(edns)) => {
-                edns.max_payload().clamp(MAX_PLAIN_BYTES, MAX_UDP_BYTES)
-            }
+            (Transport::Udp, Some(bytes)) => bytes.clamp(MAX_PLAIN_BYTES, MAX_UDP_BYTES),
         };
-        if whole.len() <= usize::from(max_bytes) {
-            Some(whole)
-        } else {
-            answer.truncate().to_vec().ok()
-        }
+        request.reply(&answer, max_bytes)
     }
 
     /// Answers a message that has exactly one question.
-    async fn answer_question(&self, request: &Message) -> Message {
-        let [question] = request.queries.as_slice() else {
-            return failure(ResponseCode::FormErr);
+    async fn answer_question(&self, request: &Request) -> Answer {
+        let [question] = request.questions.as_slice() else {
+            return Answer::empty(Rcode::FORMERR);
         };
-        if request.metadata.op_code != OpCode::Query || question.query_class != DNSClass::IN {
-            return failure(ResponseCode::NotImp);
+        if request.opcode != Opcode::QUERY || question.qclass() != Class::IN {
+            return Answer::empty(Rcode::NOTIMP);
         }
-        let Some(name) = plain_name(&question.name) else {
-            return failure(ResponseCode::NXDomain);
+        let Some(name) = plain_name(question.qname()) else {
+            return Answer::empty(Rcode::NXDOMAIN);
         };
         let resolves = lock(&self.judge).resolves(&name);
         if let Err(refusal) = resolves {
-            return self.prohibited(&name, refusal, ResponseCode::NXDomain);
+            return self.prohibited(&name, refusal, Rcode::NXDOMAIN);
         }
         // They hold the keys with which a client encrypts the name in its ClientHello.
-        if matches!(question.query_type, RecordType::HTTPS | RecordType::SVCB) {
-            return failure(ResponseCode::NoError);
+        if [Rtype::HTTPS, Rtype::SVCB].contains(&question.qtype()) {
+            return Answer::empty(Rcode::NOERROR);
         }
-        if !TYPES.contains(&question.query_type) {
+        if !TYPES.contains(&question.qtype()) {
             let reason = "a question of a type that is not forwarded".to_owned();
-            return self.prohibited(&name, Refusal { reason, grant: None }, ResponseCode::NotImp);
+            return self.prohibited(&name, Refusal { reason, grant: None }, Rcode::NOTIMP);
         }
         if let Some(local) = self.local(&name, question) {
             return self.filter_answer(&name, question, local).await;
         }
-        match self.resolve(&name, question.query_type).await {
+        match self.resolve(&name, question.qtype()).await {
             Ok(answer) => self.filter_answer(&name, question, answer).await,
-            Err(Unresolved::Silent) => failure(ResponseCode::ServFail),
-            Err(Unresolved::Over(refusal)) => {
-                self.prohibited(&name, refusal, ResponseCode::Refused)
-            }
+            Err(Unresolved::Silent) => Answer::empty(Rcode::SERVFAIL),
+            Err(Unresolved::Over(refusal)) => self.prohibited(&name, refusal, Rcode::REFUSED),
         }
     }
 
     /// Answers from the host's own table of names, if it has the name.
-    fn local(&self, name: &str, question: &Query) -> Option<Message> {
+    fn local(&self, name: &str, question: &DnsQuestion) -> Option<Answer> {
         let known = self.hosts.iter().filter(|(known, _)| known == name);
         let addresses: Vec<IpAddr> = known.map(|(_, address)| *address).collect();
         if addresses.is_empty() {
             return None;
         }
-        let mut answer = failure(ResponseCode::NoError);
         let kind = |address: &IpAddr| match address {
-            IpAddr::V4(_) => RecordType::A,
-            IpAddr::V6(_) => RecordType::AAAA,
+            IpAddr::V4(_) => Rtype::A,
+            IpAddr::V6(_) => Rtype::AAAA,
         };
-        let wanted = addresses.into_iter().filter(|address| kind(address) == question.query_type);
-        for address in wanted {
-            let data = match address {
-                IpAddr::V4(v4) => RData::A(v4.into()),
-                IpAddr::V6(v6) => RData::AAAA(v6.into()),
-            };
-            answer.add_answer(Record::from_rdata(question.name.clone(), 60, data));
-        }
-        Some(answer)
+        let wanted = addresses.into_iter().filter(|address| kind(address) == question.qtype());
+        let records = wanted.map(|address| address_record(question.qname().clone(), 60, address));
+        Some(Answer { records: records.collect(), ..Answer::empty(Rcode::NOERROR) })
     }
 
     /// Keeps the records of an upstream answer that the cell may see, and remembers their
     /// addresses.
-    async fn filter_answer(&self, name: &str, question: &Query, upstream: Message) -> Message {
-        let addresses = upstream.answers.iter().filter_map(|record| record.data.ip_addr());
-        let addresses: Vec<IpAddr> = addresses.collect();
+    async fn filter_answer(&self, name: &str, question: &DnsQuestion, upstream: Answer) -> Answer {
+        let addresses: Vec<IpAddr> = upstream.records.iter().filter_map(address).collect();
         let host_addresses = match addresses.is_empty() {
             true => Vec::new(),
             false => self.sockets.host_addresses(&addresses).await,
         };
-        let mut answer = failure(upstream.metadata.response_code);
+        let mut answer = Answer::empty(upstream.code);
         let mut kept = 0_usize;
         let mut dropped = 0_usize;
-        for mut record in upstream.answers {
-            let kind = record.record_type();
-            if kind != question.query_type && kind != RecordType::CNAME {
+        for mut record in upstream.records {
+            let kind = record.rtype();
+            if kind != question.qtype() && kind != Rtype::CNAME {
                 continue;
             }
-            let address = record.data.ip_addr();
-            if let Some(address) = address {
+            if let Some(address) = address(&record) {
                 let mut judge = lock(&self.judge);
                 if host_addresses.contains(&address) || !judge.may_disclose(name, address) {
                     dropped = dropped.saturating_add(1);
@@ -221,35 +189,27 @@ impl Worker {
                 judge.pin(address, name);
                 kept = kept.saturating_add(1);
             }
-            record.ttl = record.ttl.min(MAX_TTL);
-            answer.add_answer(record);
+            record.set_ttl(record.ttl().min(Ttl::from_secs(MAX_TTL)));
+            answer.records.push(record);
         }
         if kept == 0 && dropped > 0 {
             let reason = "its addresses are never reached, or private".to_owned();
             let grant = Some(format!("[[egress]] hosts = [\"{name}\"], nets = [its network]"));
-            return self.prohibited(name, Refusal { reason, grant }, ResponseCode::NoError);
+            return self.prohibited(name, Refusal { reason, grant }, Rcode::NOERROR);
         }
         // The SOA record says for how long an absence may be cached.
         let absences = upstream.authorities.into_iter();
-        for record in absences.filter(|record| record.record_type() == RecordType::SOA) {
-            answer.add_authority(record);
-        }
+        answer.authorities = absences.filter(|record| record.rtype() == Rtype::SOA).collect();
         answer
     }
 
     /// Counts a refusal and returns the answer that explains it (RFC 8914).
-    fn prohibited(&self, name: &str, refusal: Refusal, code: ResponseCode) -> Message {
+    fn prohibited(&self, name: &str, refusal: Refusal, code: Rcode) -> Answer {
         let text = match &refusal.grant {
             Some(grant) => format!("{}; {grant}", refusal.reason),
             None => refusal.reason.clone(),
         };
-        let mut data = PROHIBITED.to_be_bytes().to_vec();
-        data.extend_from_slice(text.as_bytes());
-        let mut edns = Edns::new();
-        edns.set_max_payload(MAX_UPSTREAM_BYTES);
-        edns.options_mut().insert(EdnsOption::Unknown(EDE, data));
-        let mut answer = failure(code);
-        answer.set_edns(edns);
+        let answer = Answer { explanation: Some(text), ..Answer::empty(code) };
         let mut account = lock(&self.account);
         let call = account.call();
         account.count_denied(call, name.to_owned(), refusal);
@@ -258,7 +218,7 @@ impl Worker {
     }
 
     /// Returns the cached answer for a name and type, or asks the host's resolvers.
-    async fn resolve(&self, name: &str, kind: RecordType) -> Result<Message, Unresolved> {
+    async fn resolve(&self, name: &str, kind: Rtype) -> Result<Answer, Unresolved> {
         let cached = lock(&self.dns_cache).get(name, kind, Instant::now());
         if let Some(cached) = cached {
             return Ok(cached);
@@ -298,16 +258,18 @@ impl Worker {
     async fn forward(
         &self,
         name: &str,
-        kind: RecordType,
+        kind: Rtype,
         forwarded: &mut ForwardedQuestion,
-    ) -> Result<(Message, usize), Unresolved> {
-        let question = question(name, kind).ok_or(Unresolved::Silent)?;
-        let bytes = question.to_vec().map_err(|_| Unresolved::Silent)?;
+    ) -> Result<(Answer, usize), Unresolved> {
+        let question = number().and_then(|number| UpstreamQuestion::new(number, name, kind));
+        let question = question.ok_or(Unresolved::Silent)?;
         for _ in 0..ROUNDS {
             for resolver in 0..self.resolvers {
-                let exchange = self.exchange(resolver, &question, &bytes, forwarded);
+                let exchange = self.exchange(resolver, &question, forwarded);
                 match timeout(RESOLVER_TIMEOUT, exchange).await {
-                    Ok(Ok(answer)) if answers(&answer.0) => return Ok(answer),
+                    Ok(Ok((resolved, bytes))) if resolved.is_settled => {
+                        return Ok((resolved.answer, bytes));
+                    }
                     Ok(Err(ExchangeError::Over(refusal))) => return Err(Unresolved::Over(refusal)),
                     Ok(Ok(_) | Err(ExchangeError::Io)) | Err(_) => {}
                 }
@@ -320,10 +282,10 @@ impl Worker {
     async fn exchange(
         &self,
         resolver: u8,
-        question: &Message,
-        bytes: &[u8],
+        question: &UpstreamQuestion,
         forwarded: &mut ForwardedQuestion,
-    ) -> Result<(Message, usize), ExchangeError> {
+    ) -> Result<(UpstreamAnswer, usize), ExchangeError> {
+        let bytes = question.bytes.as_slice();
         let socket = self.sockets.resolver(resolver).await?;
         self.count_bytes(forwarded, Direction::Sent, bytes.len()).await?;
         socket.send(bytes).await?;
@@ -331,10 +293,9 @@ impl Worker {
         loop {
             let length = socket.recv(&mut buffer).await?;
             self.count_bytes(forwarded, Direction::Received, length).await?;
-            let Some(answer) = read(buffer.get(..length).unwrap_or_default(), question) else {
-                continue;
-            };
-            if !answer.metadata.truncation {
+            let answer = question.read_answer(buffer.get(..length).unwrap_or_default());
+            let Some(answer) = answer else { continue };
+            if !answer.is_truncated {
                 return Ok((answer, length));
             }
             let mut stream = self.sockets.resolver_stream(resolver).await?;
@@ -347,7 +308,7 @@ impl Worker {
             stream.read_exact(&mut buffer).await?;
             self.count_bytes(forwarded, Direction::Received, buffer.len().saturating_add(2))
                 .await?;
-            let answer = read(&buffer, question).ok_or(ExchangeError::Io)?;
+            let answer = question.read_answer(&buffer).ok_or(ExchangeError::Io)?;
             return Ok((answer, buffer.len()));
         }
     }
@@ -428,65 +389,9 @@ impl From<io::Error> for ExchangeError {
     }
 }
 
-/// Builds the worker's own question: number, flags, class and options are independent of the
-/// cell's.
-fn question(name: &str, kind: RecordType) -> Option<Message> {
-    let mut question = Message::new(number()?, MessageType::Query, OpCode::Query);
-    question.metadata.recursion_desired = true;
-    question.add_query(Query::query(Name::from_ascii(format!("{name}.")).ok()?, kind));
-    let mut edns = Edns::new();
-    edns.set_max_payload(MAX_UPSTREAM_BYTES);
-    question.set_edns(edns);
-    Some(question)
-}
-
-/// Draws a random question number. The library's generator would read a file, as it does in a
-/// static program, and a worker can open no file.
+/// Draws a random question number.
 fn number() -> Option<u16> {
     let mut bytes = [0; 2];
     let drawn = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     drawn.is_ok_and(|length| length == bytes.len()).then_some(u16::from_ne_bytes(bytes))
-}
-
-/// Returns true for an answer that settles whether the name exists.
-fn answers(answer: &Message) -> bool {
-    matches!(answer.metadata.response_code, ResponseCode::NoError | ResponseCode::NXDomain)
-}
-
-/// Parses a message; `None` unless it answers this question.
-fn read(bytes: &[u8], question: &Message) -> Option<Message> {
-    let answer = Message::from_vec(bytes).ok()?;
-    let same = |one: &Query, other: &Query| {
-        one.query_type == other.query_type && one.name.to_lowercase() == other.name.to_lowercase()
-    };
-    let matches = answer.metadata.message_type == MessageType::Response
-        && answer.metadata.id == question.metadata.id
-        && answer.queries.len() == question.queries.len()
-        && answer.queries.iter().zip(&question.queries).all(|(one, other)| same(one, other));
-    matches.then_some(answer)
-}
-
-/// Returns an empty answer.
-fn failure(code: ResponseCode) -> Message {
-    Message::error_msg(0, OpCode::Query, code)
-}
-
-/// Returns the names that a message asks for and that can be judged.
-pub(crate) fn names(bytes: &[u8]) -> Vec<String> {
-    let queries = Message::from_vec(bytes).map(|message| message.queries).unwrap_or_default();
-    queries.iter().filter_map(|query| plain_name(&query.name)).collect()
-}
-
-/// Returns a name in lower case without a trailing dot; `None` if a label has other characters than
-/// letters, digits, `-` and `_`.
-fn plain_name(name: &Name) -> Option<String> {
-    let plain = |label: &[u8]| {
-        label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    if name.is_root() || !name.iter().all(plain) {
-        return None;
-    }
-    // Joined here, as the text of `Name` has a backslash before a leading hyphen.
-    let labels: Option<Vec<_>> = name.iter().map(|label| std::str::from_utf8(label).ok()).collect();
-    Some(labels?.join(".").to_ascii_lowercase())
 }

@@ -9,6 +9,7 @@ pub(crate) mod connection;
 mod dispatch;
 pub(crate) mod dns;
 pub(crate) mod dns_cache;
+pub(crate) mod dns_message;
 pub(crate) mod first_flight;
 pub(crate) mod flows;
 pub(crate) mod judge;
