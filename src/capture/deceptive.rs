@@ -12,11 +12,7 @@
 
 use std::borrow::Cow;
 
-use icu_properties::props::{
-    DefaultIgnorableCodePoint, EmojiModifier, ExtendedPictographic, GeneralCategory,
-    PrependedConcatenationMark,
-};
-use icu_properties::{CodePointMapData, CodePointSetData};
+use unicode_properties::{GeneralCategory, UnicodeEmoji as _, UnicodeGeneralCategory as _};
 
 use super::escapes::shown;
 
@@ -52,12 +48,12 @@ const KEYCAP: char = '\u{20e3}';
 /// Characters that are judged by their neighbours ([`deceives`]) do not count, nor do visible marks
 /// such as the Arabic number sign.
 pub fn always_deceives(character: char) -> bool {
-    if character < '\u{ad}' || is_judged_by_neighbours(character) {
+    if character < '\u{ad}' || is_ordinary(character) || is_judged_by_neighbours(character) {
         return false;
     }
-    let category = CodePointMapData::<GeneralCategory>::new().get(character);
+    let category = character.general_category();
     if category == GeneralCategory::Format {
-        return !CodePointSetData::new::<PrependedConcatenationMark>().contains(character);
+        return !is_visible_format(character);
     }
     let has_no_reading = matches!(
         category,
@@ -66,8 +62,36 @@ pub fn always_deceives(character: char) -> bool {
             | GeneralCategory::LineSeparator
             | GeneralCategory::ParagraphSeparator
     );
-    // Default-ignorable code points are blank letters, variation selectors and the grapheme joiner.
-    has_no_reading || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(character)
+    has_no_reading || is_ignorable(character)
+}
+
+/// Returns true for characters of blocks without any that deceive, which need no lookup.
+fn is_ordinary(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ae}'..='\u{2ff}' | '\u{400}'..='\u{52f}' | '\u{2010}'..='\u{2027}'
+        | '\u{2190}'..='\u{23ff}' | '\u{2500}'..='\u{27bf}' | '\u{3041}'..='\u{3096}'
+        | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}'
+    )
+}
+
+/// Returns true for the visible ones of the format characters (Prepended_Concatenation_Mark).
+fn is_visible_format(character: char) -> bool {
+    matches!(
+        character,
+        '\u{600}'..='\u{605}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
+        | '\u{110bd}' | '\u{110cd}'
+    )
+}
+
+/// Returns true for blank letters, variation selectors and the grapheme joiner: what
+/// Default_Ignorable_Code_Point has of other categories than those above.
+fn is_ignorable(character: char) -> bool {
+    matches!(
+        character,
+        '\u{34f}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180d}'
+        | '\u{180f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{ffa0}' | '\u{e0100}'..='\u{e01ef}'
+    )
 }
 
 fn is_judged_by_neighbours(character: char) -> bool {
@@ -89,10 +113,11 @@ fn joins(character: char) -> bool {
     )
 }
 
-/// Returns true if the character can be an emoji, or an emoji modifier.
+/// Returns true if the character can be an emoji of one character, or an emoji modifier.
 fn is_picture(character: char) -> bool {
-    CodePointSetData::new::<ExtendedPictographic>().contains(character)
-        || CodePointSetData::new::<EmojiModifier>().contains(character)
+    !character.is_ascii()
+        && !matches!(character, '\u{1f1e6}'..='\u{1f1ff}')
+        && character.is_emoji_char()
 }
 
 /// Returns the escape that shows such a character.
@@ -234,6 +259,8 @@ mod tests {
             '\u{e0100}',
             '\u{2065}',
             '\u{fff0}',
+            '\u{17b4}',
+            '\u{ffa0}',
         ] {
             assert!(always_deceives(harmful), "{harmful:?}");
         }
@@ -242,7 +269,10 @@ mod tests {
             '\u{600}',
             '\u{6dd}',
             '\u{70f}',
+            '\u{891}',
+            '\u{8e2}',
             '\u{110bd}',
+            '\u{110cd}',
             'é',
             '漢',
             '\u{2003}',
@@ -251,6 +281,16 @@ mod tests {
         ] {
             assert!(!always_deceives(shown), "{shown:?}");
         }
+    }
+
+    #[test]
+    fn blocks_without_a_lookup_have_only_visible_characters() {
+        use GeneralCategory::{Format, LineSeparator, ParagraphSeparator, PrivateUse, Unassigned};
+        let hidden = [Format, PrivateUse, Unassigned, LineSeparator, ParagraphSeparator];
+        let hides = |character: &char| {
+            hidden.contains(&character.general_category()) || is_ignorable(*character)
+        };
+        assert_eq!(('\0'..=char::MAX).filter(|c| is_ordinary(*c)).find(hides), None);
     }
 
     #[test]
