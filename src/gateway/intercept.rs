@@ -13,6 +13,7 @@ mod authority;
 mod body;
 mod connection;
 mod grants;
+mod key;
 mod prepared;
 mod refusal;
 mod request;

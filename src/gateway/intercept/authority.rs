@@ -13,11 +13,13 @@ use std::time::{Duration, SystemTime};
 use model::egress::HostPattern;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CidrSubnet, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyPair, KeyUsagePurpose, NameConstraints,
+    ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyUsagePurpose, NameConstraints,
 };
 use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
+
+use super::key::CertificateKey;
 
 /// Name of the authority. `trust` has the file name that OpenSSL derives from it.
 const NAME: &str = "cofferdam egress gateway";
@@ -34,7 +36,7 @@ const MAX_LEAVES: usize = 256;
 
 /// An authority for the hosts whose requests are intercepted.
 pub struct InterceptAuthority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
+    issuer: CertifiedIssuer<'static, CertificateKey>,
     leaves: Mutex<HashMap<String, (SystemTime, Arc<CertifiedKey>)>>,
 }
 
@@ -67,7 +69,9 @@ impl InterceptAuthority {
                 GeneralSubtree::IpAddress(CidrSubnet::V6([0; 16], [0; 16])),
             ],
         });
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let key = CertificateKey::generate()?;
+        key.identify(&mut params);
+        let issuer = CertifiedIssuer::self_signed(params, key)?;
         Ok(Self { issuer, leaves: Mutex::default() })
     }
 
@@ -101,11 +105,11 @@ impl InterceptAuthority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         // A new key each time: the serial number is derived from it and must differ.
-        let key = KeyPair::generate()?;
+        let key = CertificateKey::generate()?;
+        key.identify(&mut params);
         let certificate = params.signed_by(&key, &self.issuer)?;
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let key =
-            ring::sign::any_supported_type(&key).map_err(|_| rcgen::Error::CouldNotParseKeyPair)?;
+        let key = ring::sign::any_supported_type(&key.into_private_key())
+            .map_err(|_| rcgen::Error::CouldNotParseKeyPair)?;
         Ok(CertifiedKey::new(vec![CertificateDer::from(certificate)], key))
     }
 }

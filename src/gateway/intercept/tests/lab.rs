@@ -12,14 +12,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use model::egress::{
     EgressRule, HostPattern, HttpRule, Protocols, SecretForm, SecretSource, SecretUse,
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa};
 use rustls::client::EchMode;
 use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use crate::intercept::key::CertificateKey;
 use crate::intercept::{
     ByteStream, CellInterception, InterceptAuthority, Intercepted, Interception, PinnedRule,
     RequestEvents, RequestRule, SecretValue,
@@ -155,12 +156,14 @@ impl Lab {
     pub(super) fn tls(rules: Vec<RequestRule>, alpn: &[&str], certified: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
-            .expect("a root");
-        let key = KeyPair::generate().expect("a key");
-        let leaf = CertificateParams::new([certified.to_owned()]).expect("a name");
+        let key = CertificateKey::generate().expect("a key");
+        key.identify(&mut params);
+        let issuer = CertifiedIssuer::self_signed(params, key).expect("a root");
+        let key = CertificateKey::generate().expect("a key");
+        let mut leaf = CertificateParams::new([certified.to_owned()]).expect("a name");
+        key.identify(&mut leaf);
         let leaf = CertificateDer::from(leaf.signed_by(&key, &issuer).expect("a leaf"));
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = key.into_private_key();
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
         let config = config.with_safe_default_protocol_versions().expect("versions");
         let mut config =
