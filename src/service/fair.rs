@@ -51,7 +51,7 @@ impl FairShare {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reckons with a client from now on, though it holds nothing yet.
+    /// Registers a client, though it holds nothing yet.
     pub fn know(&self, client: &Principal) {
         self.held().of.entry(client.clone()).or_default().is_known = true;
     }

@@ -105,7 +105,7 @@ impl ToolStates {
         Self(commands.iter().map(state).collect())
     }
 
-    /// Reckons with a client from now on, though it has called nothing yet.
+    /// Registers a client, though it has called nothing yet.
     pub(crate) fn know(&self, client: &Principal) {
         self.0.values().for_each(|state| state.queue.know(client));
     }
