@@ -32,11 +32,16 @@ impl Traced {
     /// Counts the calls by these names that all processes have made when the supervisor is ready. Those that make a thread
     /// are not counted.
     pub fn count_until_ready(&self, names: &[&str]) -> Result<usize, Failed> {
-        // The last step of its start: a filter.
-        let ready = format!("{} seccomp(SECCOMP_SET_MODE_FILTER", self.supervisor()?);
+        let supervisor = self.supervisor()?.to_string();
+        // The last step of its start: a filter. Short pids are padded.
+        let is_ready = |line: &str| {
+            line.split_once(' ').is_some_and(|(pid, call)| {
+                pid == supervisor && call.trim_start().starts_with("seccomp(SECCOMP_SET_MODE")
+            })
+        };
         let end = Instant::now() + patience();
         let mut text = fs::read_to_string(&self.trace)?;
-        while !text.lines().any(|line| line.starts_with(&ready)) {
+        while !text.lines().any(is_ready) {
             if Instant::now() > end {
                 return Err("the supervisor does not become ready".into());
             }
