@@ -80,3 +80,9 @@ impl From<Failure> for CliError {
         }
     }
 }
+
+impl From<serde_json::Error> for CliError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::new(format!("no JSON: {error}"))
+    }
+}

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::commands::error::CliError;
 use capture::deceptive::always_deceives;
 use model::job::Limits;
 use model::units::{Processors, Size, Time};
@@ -116,10 +115,8 @@ pub(crate) fn limits_json(limits: &Limits) -> Value {
 ///
 /// # Errors
 /// A value that JSON cannot hold.
-pub(crate) fn pretty(value: &impl serde::Serialize) -> Result<String, CliError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| CliError::new(format!("no JSON: {error}")))?;
-    Ok(inert(&text) + "\n")
+pub(crate) fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    Ok(inert(&serde_json::to_string_pretty(value)?) + "\n")
 }
 
 /// Escapes characters that a terminal would act on. In JSON they are part of strings, except line breaks, which are kept.

@@ -10,10 +10,9 @@ use crate::commands::error::CliError;
 use crate::commands::grants::cache_upkeep::CacheUpkeep;
 use crate::commands::grants::tier;
 use crate::commands::serve::listener::{HttpPlan, Opened, TcpPlan};
-use crate::commands::settings::Settings;
+use crate::commands::settings::{self, Settings};
 use crate::commands::streams::Streams;
 use audit::Audit;
-use config::server::Config;
 use gateway::intercept::trust::{PlacedTrust, TrustFiles};
 use http::tcp::LineListener;
 use model::egress::{Egress, EgressRule, SecretSource};
@@ -21,11 +20,8 @@ use model::outcome::in_words;
 use model::profile::{Profile, TRUST};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use projects::watcher::WatcherSpec;
-use supervisor::{Caps, IdRange, Spec};
+use supervisor::{Caps, Spec};
 use sys::signals;
-
-/// Number of instances of root that share the configured range of host ids.
-const INSTANCES: u32 = 64;
 
 /// The front end's end of the link, and the log in which calls are recorded.
 #[derive(Debug)]
@@ -89,11 +85,6 @@ pub fn recording_paths(settings: Settings, record: Arc<OwnedFd>) -> Result<Owned
     with(settings, None, Some(record), Plans::default()).map(|launched| launched.link)
 }
 
-/// Returns the range of host ids that is configured for root's instances, with the share of one.
-pub(super) fn id_range(config: &Config) -> IdRange {
-    IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES }
-}
-
 fn with(
     settings: Settings,
     log: Option<&audit::Options>,
@@ -115,7 +106,7 @@ fn with(
             sessions: settings.sessions,
             session_idle: config.session_idle.value,
         },
-        ids: id_range(config),
+        ids: settings::id_range(config),
         own_ids: settings.own_ids,
         tier: settings.tier,
         scope: settings.scope,

@@ -11,7 +11,7 @@ use super::policy::agreement;
 use super::serve::listener::HostGrants;
 use config::json::ConfigJson;
 use config::mcp_server::McpSettings;
-use config::server::ScopeRule;
+use config::server::{Config, ScopeRule};
 use config::{HostContext, Loaded, ValueSource};
 use model::defaults;
 use model::egress::NetworkClass;
@@ -24,7 +24,10 @@ use policy::{Effect, Principal, Profiles, Terms};
 use projects::GrantedDirectory;
 use service::Setup;
 use service::host_programs::HostPrograms;
-use supervisor::{Granted, OwnIds, ScopeWish, Socket};
+use supervisor::{Granted, IdRange, OwnIds, ScopeWish, Socket};
+
+/// Number of instances of root that share the configured range of host ids.
+const INSTANCES: u32 = 64;
 
 /// Configuration in force, and what the operator granted on the command line.
 #[derive(Debug, Clone)]
@@ -248,6 +251,11 @@ impl Settings {
     fn access(&self) -> Option<Access> {
         self.granted.first()?.first().map(|granted| granted.access)
     }
+}
+
+/// Returns the range of host ids that is configured for root's instances, with the share of one.
+pub(super) fn id_range(config: &Config) -> IdRange {
+    IdRange { first: config.uid_base.value, count: config.uid_count.value / INSTANCES }
 }
 
 /// Reads the configuration: the first directory found, as a whole, else the built-in one.

@@ -3,8 +3,7 @@
 use super::platform::Platform;
 use super::trials::{self, NamespaceErrors, NamespaceKind};
 use crate::commands::error::CliError;
-use crate::commands::launch;
-use crate::commands::settings::Settings;
+use crate::commands::settings::{self, Settings};
 
 /// The machine as it is before the first cell.
 pub(super) struct Machine<'s> {
@@ -31,7 +30,7 @@ impl<'s> Machine<'s> {
     /// # Errors
     /// No child can be made for the trial.
     pub(super) fn examine(settings: &'s Settings) -> Result<Self, CliError> {
-        let namespaces = trials::namespaces(launch::id_range(&settings.loaded.config))
+        let namespaces = trials::namespaces(settings::id_range(&settings.loaded.config))
             .map_err(|errno| CliError::new(format!("namespaces cannot be probed: {errno}")))?;
         let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let is_refused = namespaces.clone != 0;

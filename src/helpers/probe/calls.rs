@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::attempts::Answer;
+use crate::answer::Answer;
 use crate::errno::Errno;
 use crate::sys::{self, number};
 use crate::words::{Room, number as parsed};

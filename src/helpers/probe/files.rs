@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, answer_or_refusal};
+use crate::answer::{Answer, answer_or_refusal};
 use crate::sys::{self, Result, number};
 
 const AT_FDCWD: usize = 100_usize.wrapping_neg();

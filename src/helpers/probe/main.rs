@@ -7,6 +7,7 @@
 //! `cargo run -p cofferdam-helpers --example cofferdam-probe -- call 39`.
 #![cfg_attr(freestanding, no_std, no_main)]
 
+mod answer;
 mod attempts;
 mod calls;
 mod errno;

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::attempts::{Answer, answer_or_refusal};
+use crate::answer::{Answer, answer_or_refusal};
 use crate::sys::{self, Result, number as calls};
 use crate::words::number;
 

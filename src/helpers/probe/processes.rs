@@ -1,6 +1,6 @@
 //! Attempts with processes and descriptors: as many as the kernel allows, or for as long as asked.
 
-use crate::attempts::{Answer, answer_or_refusal};
+use crate::answer::{Answer, answer_or_refusal};
 use crate::sys::{self, Result, number};
 
 const SIGCHLD: usize = 17;
