@@ -11,7 +11,7 @@ use serde_json::json;
 use super::built_in::BuiltIn;
 use super::results::BashResult;
 use super::schema::{SessionName, ShellName, extend, fields, runs, tool};
-use crate::arguments::Seconds;
+use crate::arguments::{Named, Seconds};
 use crate::context::Context;
 use crate::server::{Continuity, Server};
 use crate::tasks::Lasting;

@@ -115,7 +115,7 @@ mod tests {
     use sys::process::Side;
 
     use super::*;
-    use crate::child::in_child;
+    use crate::watcher::child::in_child;
 
     /// Tries everything that a project which took over the process would try.
     fn attempts(
