@@ -71,7 +71,7 @@ impl Kind for ArgumentBytes {
     fn read(item: Item<'_>) -> Result<u64, ReadError> {
         match u64::read(item)? {
             bytes if bytes > MAX_ARGUMENTS => {
-                Err(item.fault(format!("must be {MAX_ARGUMENTS} at most")))
+                Err(item.error(format!("must be {MAX_ARGUMENTS} at most")))
             }
             bytes => Ok(bytes),
         }

@@ -68,7 +68,7 @@ impl ExecSettings {
     /// Checks the order of the two times of a file.
     pub(super) fn in_order_of(self, file: File<'_>) -> Result<Self, ReadError> {
         let place = file.value("exec", "default_timeout").unwrap_or(file.root);
-        self.in_order().map_err(|bad| place.fault(bad.what).with_hint(bad.hint))
+        self.in_order().map_err(|bad| place.error(bad.what).with_hint(bad.hint))
     }
 
     /// Replaces these settings by the flags that were given.
@@ -114,7 +114,7 @@ impl Kind for CellDirectory {
 
     fn read(item: Item<'_>) -> Result<Cwd, ReadError> {
         Cwd::new("working_dir", text(item)?)
-            .map_err(|bad| item.fault(bad.to_string()).with_hint(DIRECTORY_HINT))
+            .map_err(|bad| item.error(bad.to_string()).with_hint(DIRECTORY_HINT))
     }
 
     fn show(path: &Cwd) -> String {
@@ -134,7 +134,7 @@ impl Kind for HistoryLength {
 
     fn read(item: Item<'_>) -> Result<usize, ReadError> {
         match usize::read(item)? {
-            many if many > HISTORY_MAX => Err(item.fault(format!("must be {HISTORY_MAX} at most"))),
+            many if many > HISTORY_MAX => Err(item.error(format!("must be {HISTORY_MAX} at most"))),
             size => Ok(size),
         }
     }

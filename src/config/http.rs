@@ -99,7 +99,7 @@ impl HttpSettings {
     pub(super) fn check(&self, file: File<'_>) -> Result<(), ReadError> {
         match (file.value("http", "certificate"), file.value("http", "key")) {
             (Some(alone), None) | (None, Some(alone)) => {
-                Err(alone.fault("`certificate` and `key` belong together"))
+                Err(alone.error("`certificate` and `key` belong together"))
             }
             (Some(_), Some(_)) | (None, None) => Ok(()),
         }
@@ -121,7 +121,7 @@ impl Kind for Networks {
     fn read(item: Item<'_>) -> Result<Vec<IpNet>, ReadError> {
         let one = |item: Item<'_>| {
             let what = "is neither an address nor a subnet such as 10.0.0.0/8";
-            net(text(item)?).ok_or_else(|| item.fault(what))
+            net(text(item)?).ok_or_else(|| item.error(what))
         };
         item.items()?.map(one).collect()
     }

@@ -95,7 +95,7 @@ impl Kind for Hosts {
         };
         let words: Vec<String> = Vec::read(item)?.into_iter().map(with_port).collect();
         match words.iter().find_map(|word| profile::egress::host(word).err()) {
-            Some(error) => Err(item.fault(error.to_string())),
+            Some(error) => Err(item.error(error.to_string())),
             None => Ok(words),
         }
     }

@@ -226,7 +226,7 @@ impl Config {
     /// When the file has a mistake.
     pub fn parse(document: Option<&Document>, cores: u32) -> Result<Self, Mistake> {
         let Some(document) = document else {
-            let config = Self::read(None).map_err(|fault| Document::new("", "").unfit(fault));
+            let config = Self::read(None).map_err(|error| Document::new("", "").unfit(error));
             return config.map(|config| config.with_computed(cores));
         };
         let config = document.open(|root| {
@@ -262,16 +262,16 @@ impl Config {
     /// Checks the range of host uids: above the machine's users, and with an end that is a uid.
     fn check_uids(&self, file: File<'_>) -> Result<(), ReadError> {
         let place = file.value("server", "uid_base").or_else(|| file.value("server", "uid_count"));
-        let fault = |message: String| Err(place.unwrap_or(file.root).fault(message));
+        let error = |message: String| Err(place.unwrap_or(file.root).error(message));
         if self.uid_base.value < UID_BASE_MIN {
-            return fault(format!(
+            return error(format!(
                 "`uid_base` is {UID_BASE_MIN} at least: below are users of the machine"
             ));
         }
         // The last value, all ones, means "no uid" (setresuid(2)).
         match self.uid_base.value.checked_add(self.uid_count.value) {
             Some(_) => Ok(()),
-            None => fault("`uid_base` and `uid_count` together go beyond the last uid".to_owned()),
+            None => error("`uid_base` and `uid_count` together go beyond the last uid".to_owned()),
         }
     }
 
@@ -346,7 +346,7 @@ impl Kind for Destinations {
     fn read(item: Item<'_>) -> Result<Vec<String>, ReadError> {
         let words = Vec::<String>::read(item)?;
         match words.iter().find_map(|word| profile::egress::word(word).err()) {
-            Some(error) => Err(item.fault(error.to_string())),
+            Some(error) => Err(item.error(error.to_string())),
             None => Ok(words),
         }
     }
@@ -371,7 +371,7 @@ impl Kind for CacheSize {
             "none" => Ok(0),
             size => match size.parse() {
                 Ok(Size(bytes)) => Ok(bytes),
-                Err(error) => Err(item.fault(format!("{error}, or `none`"))),
+                Err(error) => Err(item.error(format!("{error}, or `none`"))),
             },
         }
     }
@@ -398,11 +398,11 @@ impl Kind for GuardedFileNames {
         let name = |item: Item<'_>| {
             let name = text(item)?;
             match name {
-                "" | "." | ".." => Err(item.fault(format!("`{name}` is not a name of a file"))),
-                _ if name.contains(['/', '\0']) => Err(item.fault(format!(
+                "" | "." | ".." => Err(item.error(format!("`{name}` is not a name of a file"))),
+                _ if name.contains(['/', '\0']) => Err(item.error(format!(
                     "`{name}` is not one name: a path is guarded by one of its parts"
                 ))),
-                _ if name.len() > 255 => Err(item.fault("a name of a file has at most 255 bytes")),
+                _ if name.len() > 255 => Err(item.error("a name of a file has at most 255 bytes")),
                 _ => Ok(name.to_owned()),
             }
         };
@@ -447,7 +447,7 @@ impl Kind for LogBytes {
     fn read(item: Item<'_>) -> Result<u64, ReadError> {
         const MIN: Size = Size(64 << 10);
         match Size::read(item)? {
-            size if size < MIN => Err(item.fault(format!("a file of the log has {MIN} at least"))),
+            size if size < MIN => Err(item.error(format!("a file of the log has {MIN} at least"))),
             size => Ok(size.0),
         }
     }
@@ -471,7 +471,7 @@ impl Kind for LogFiles {
     fn read(item: Item<'_>) -> Result<u32, ReadError> {
         match CountValue::read(item)? {
             files if files > MAX_LOG_FILES => {
-                Err(item.fault(format!("at most {MAX_LOG_FILES} rotated files are kept")))
+                Err(item.error(format!("at most {MAX_LOG_FILES} rotated files are kept")))
             }
             files => Ok(files),
         }

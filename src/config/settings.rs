@@ -255,10 +255,9 @@ impl<K: Kind> Kind for Optional<K> {
     }
 }
 
-/// Returns the fault of a value out of a range, whose ends are shown by `end`. A least value of 0
-/// and a greatest that no value exceeds are not named.
+/// Makes the error about a value out of a range. A bound that is absent is not named.
 fn out_of_range(item: Item<'_>, min: Option<String>, max: Option<String>) -> ReadError {
-    item.fault(match (min, max) {
+    item.error(match (min, max) {
         (Some(min), Some(max)) => format!("must be {min} to {max}"),
         (None, Some(max)) => format!("must be {max} at most"),
         (Some(min), None) => format!("must be {min} at least"),
@@ -285,7 +284,7 @@ impl<const MIN: u32, const MAX: u32> Kind for WholeValue<MIN, MAX> {
         let is_bounded = MAX < u32::MAX;
         match (MIN..=MAX).contains(&number) {
             true => Ok(number),
-            false if MIN == 1 && !is_bounded => Err(item.fault("must be above zero")),
+            false if MIN == 1 && !is_bounded => Err(item.error("must be above zero")),
             false => {
                 let min = (MIN > 0).then(|| MIN.to_string());
                 Err(out_of_range(item, min, is_bounded.then(|| MAX.to_string())))
@@ -411,7 +410,7 @@ impl Kind for AbsolutePath {
         let path = PathBuf::read(item)?;
         match path.is_absolute() {
             true => Ok(path),
-            false => Err(item.fault("a path must be absolute")),
+            false => Err(item.error("a path must be absolute")),
         }
     }
 

@@ -5,8 +5,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Visitor};
-
 /// Why a time or a size is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidUnit {
@@ -164,51 +162,6 @@ impl fmt::Display for Size {
             Some((bytes, unit)) => write!(f, "{}{unit}", self.0 / bytes),
             None => write!(f, "{}", self.0),
         }
-    }
-}
-
-/// Deserializes a string in the unit's form, or a bare whole number.
-struct UnitVisitor<T>(std::marker::PhantomData<T>);
-
-impl<T: FromStr<Err = InvalidUnit>> Visitor<'_> for UnitVisitor<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number with its unit, such as \"30s\" or \"64M\"")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<T, E> {
-        self.visit_str(&number.to_string())
-    }
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnitVisitor(std::marker::PhantomData))
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnitVisitor(std::marker::PhantomData))
-    }
-}
-
-impl<'de> Deserialize<'de> for Processors {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UnitVisitor(std::marker::PhantomData))
     }
 }
 

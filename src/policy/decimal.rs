@@ -72,7 +72,7 @@ impl Read for Decimal {
             | Content::List(_)
             | Content::Table(_) => return Err(item.unexpected("a number, 0 at least")),
         };
-        digits.parse().map_err(|error: NoDecimal| item.fault(error.to_string()))
+        digits.parse().map_err(|error: NoDecimal| item.error(error.to_string()))
     }
 
     fn form() -> Form {

@@ -99,7 +99,7 @@ impl Document {
         read: impl FnOnce(Item<'_>) -> Result<T, ReadError>,
     ) -> Result<T, Mistake> {
         if let Some(node) = self.parsed {
-            return read(Item::shipped(node)).map_err(|fault| self.unfit(fault));
+            return read(Item::shipped(node)).map_err(|error| self.unfit(error));
         }
         let table = DeTable::parse(&self.text).map_err(|error| self.malformed(&error))?;
         // First, so that a newer file is reported as such and not as a list of unknown keys.
@@ -112,7 +112,7 @@ impl Document {
             return Err(self.mistake(schema.span(), message).with_hint(hint));
         }
         let value = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
-        read(Item::parsed(&value)).map_err(|fault| self.unfit(fault))
+        read(Item::parsed(&value)).map_err(|error| self.unfit(error))
     }
 
     /// Returns the number of the line, from 1, with a byte of the text.
@@ -140,11 +140,11 @@ impl Document {
         self.mistake(error.span().unwrap_or(0..0), message)
     }
 
-    /// Makes a mistake of a fault of this document.
-    pub fn unfit(&self, fault: ReadError) -> Mistake {
-        let message: String = fault.message.lines().collect::<Vec<_>>().join(": ");
-        let hint = fault.hint.or_else(|| hint_for(&message));
-        let mistake = self.mistake(fault.span, message);
+    /// Turns an error about this document into a mistake with its place.
+    pub fn unfit(&self, error: ReadError) -> Mistake {
+        let message: String = error.message.lines().collect::<Vec<_>>().join(": ");
+        let hint = error.hint.or_else(|| hint_for(&message));
+        let mistake = self.mistake(error.span, message);
         Mistake { hint, ..mistake }
     }
 }

@@ -208,7 +208,7 @@ impl Read for WrittenPorts {
             | Content::List(_)
             | Content::Table(_) => None,
         }
-        .ok_or_else(|| item.fault("write a port, such as 443, or a range, such as \"8000-8100\""))
+        .ok_or_else(|| item.error("write a port, such as 443, or a range, such as \"8000-8100\""))
     }
 
     fn form() -> Form {

@@ -21,8 +21,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Deserialize;
-
 pub use arguments::HELD_DESCRIPTOR;
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
@@ -253,8 +251,7 @@ pub enum Exec {
 }
 
 /// Contents of `/proc` in the cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcView {
     /// A procfs of the cell's pid namespace, with host information removed or replaced.
     Own,
@@ -273,8 +270,7 @@ impl ProcView {
 }
 
 /// Socket families that a profile may grant (socket(2)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// Local sockets (unix(7)).
     Unix,

@@ -3,8 +3,6 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-
 use super::Profile;
 
 /// Directory of granted sockets in a cell.
@@ -13,8 +11,7 @@ pub const SOCKETS_DIRECTORY: &str = "/tmp/mcp-sockets";
 const SKILLS: &str = "skills";
 
 /// Which of the sockets named by the operator a profile's cells may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnixSockets {
     /// No sockets: the cell cannot connect to the host.
     None,

@@ -15,13 +15,13 @@ impl ReadError {
         Self { span, message: message.into(), hint: None }
     }
 
-    /// Adds a hint to the fault.
+    /// Adds a hint to the error.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Makes the fault of a name that is not one of `names`.
+    /// Makes the error about a name that is not one of `names`.
     pub(super) fn unknown(span: Range<usize>, what: &str, name: &str, names: &[&str]) -> Self {
         let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         let expected = match quoted.as_slice() {

@@ -100,19 +100,19 @@ impl<'d> Item<'d> {
         i64::from_str_radix(digits, radix)
             .map(i128::from)
             .or_else(|_| u64::from_str_radix(digits, radix).map(i128::from))
-            .map_err(|error| self.fault(error.to_string()))
+            .map_err(|error| self.error(error.to_string()))
     }
 
     fn fraction(self, digits: &str) -> Result<f64, ReadError> {
-        digits.parse().map_err(|error: std::num::ParseFloatError| self.fault(error.to_string()))
+        digits.parse().map_err(|error: std::num::ParseFloatError| self.error(error.to_string()))
     }
 
-    /// Makes a fault of this value.
-    pub fn fault(self, message: impl Into<String>) -> ReadError {
+    /// Makes an error about this value.
+    pub fn error(self, message: impl Into<String>) -> ReadError {
         ReadError::new(self.span(), message)
     }
 
-    /// Makes the fault of a value of another type than `expected` names.
+    /// Makes the error about a value of another type than `expected` names.
     #[must_use]
     pub fn unexpected(self, expected: &str) -> ReadError {
         let found = match self.content() {
@@ -123,9 +123,9 @@ impl<'d> Item<'d> {
             Ok(Content::Date) => "date".to_owned(),
             Ok(Content::List(_)) => "sequence".to_owned(),
             Ok(Content::Table(_)) => "map".to_owned(),
-            Err(fault) => return fault,
+            Err(error) => return error,
         };
-        self.fault(format!("invalid type: {found}, expected {expected}"))
+        self.error(format!("invalid type: {found}, expected {expected}"))
     }
 
     /// Returns the values of a list.

@@ -46,7 +46,7 @@ impl<'d> Table<'d> {
             None => absent
                 .map(|absent| absent())
                 .or_else(T::absent)
-                .ok_or_else(|| table.fault(format!("missing field `{key}`"))),
+                .ok_or_else(|| table.error(format!("missing field `{key}`"))),
         }
     }
 }
@@ -60,7 +60,7 @@ macro_rules! whole_numbers {
                 };
                 let expected = stringify!($number);
                 let invalid = format!("invalid value: integer `{number}`, expected {expected}");
-                Self::try_from(number).map_err(|_| item.fault(invalid))
+                Self::try_from(number).map_err(|_| item.error(invalid))
             }
 
             fn form() -> Form {
@@ -133,7 +133,7 @@ pub fn word<T: Copy>(item: Item<'_>, words: &[(&str, T)]) -> Result<T, ReadError
 /// # Errors
 /// The value is no text, or it cannot be parsed.
 pub fn parsed<T: FromStr<Err: Display>>(item: Item<'_>) -> Result<T, ReadError> {
-    text(item)?.parse().map_err(|error: T::Err| item.fault(error.to_string()))
+    text(item)?.parse().map_err(|error: T::Err| item.error(error.to_string()))
 }
 
 /// Reads a number with its unit, or a bare number.
@@ -147,7 +147,7 @@ fn unit<T: FromStr<Err: Display>>(item: Item<'_>) -> Result<T, ReadError> {
             return Err(item.unexpected(expected));
         }
     };
-    number.map_err(|error: T::Err| item.fault(error.to_string()))
+    number.map_err(|error: T::Err| item.error(error.to_string()))
 }
 
 impl Read for Time {
@@ -233,7 +233,7 @@ impl<T: Read> Read for (T, T) {
         let mut items = item.items()?;
         match (items.next(), items.next(), items.next()) {
             (Some(first), Some(second), None) => Ok((T::read(first)?, T::read(second)?)),
-            _ => Err(item.fault("a list of two values is expected")),
+            _ => Err(item.error("a list of two values is expected")),
         }
     }
 
