@@ -85,7 +85,7 @@
 //! [`selftest`]: the escape corpus, and how it is run against cofferdam or another sandbox.
 //! *Architecture Invariant:* it makes no cell; `cofferdam run` does, as for any user.
 //!
-//! [`gateway`]: the network of cells, in separate processes: `gateway` keeps cells and forks a worker at a cell's first
+//! [`gateway`]: the network of cells, in separate processes: `event_loop` keeps cells and forks a worker at a cell's first
 //! packet, `worker` is its TCP/IP stack, judge, resolver and relays, `intercept` reads requests.
 //! *Architecture Invariant:* no cell has access to the host's network namespace; traffic that no rule allows is dropped.
 //!

@@ -81,7 +81,7 @@ pub struct CalculatedAdvanced {
     /// The script's first 100 characters.
     pub script: String,
     pub precision: u32,
-    /// What bc warned of.
+    /// Warnings of bc.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -59,7 +59,7 @@ impl Evaluate for Direct {
     }
 }
 
-async fn told(expression: &str, precision: u32) -> Result<(String, Option<bool>), String> {
+async fn evaluated(expression: &str, precision: u32) -> Result<(String, Option<bool>), String> {
     let calculated = calculate(&Direct, expression.to_owned(), precision).await;
     calculated.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
 }
@@ -67,7 +67,7 @@ async fn told(expression: &str, precision: u32) -> Result<(String, Option<bool>)
 async fn assert_results(cases: &[(&str, u32, &str)]) {
     for (expression, precision, result) in cases {
         let expected = Ok(((*result).to_owned(), None));
-        assert_eq!(told(expression, *precision).await, expected, "{expression} @{precision}");
+        assert_eq!(evaluated(expression, *precision).await, expected, "{expression} @{precision}");
     }
 }
 
@@ -270,7 +270,7 @@ async fn a_difference_cut_to_zero_counts_beside_a_small_exact_number() {
         ("mean(SMALL,10^-250)*10^250", "1.25000000000000000000"),
     ] {
         let text = text.replace("SMALL", SMALL);
-        assert_eq!(told(&text, 20).await, Ok((expected.to_owned(), None)), "{text}");
+        assert_eq!(evaluated(&text, 20).await, Ok((expected.to_owned(), None)), "{text}");
     }
 }
 
@@ -300,8 +300,8 @@ async fn powers_are_computed_to_the_digits_that_are_asked_for() {
         ("0.999^100000*10^45", 5, "35.38528"),
     ])
     .await;
-    let told = told("pi^1000", 0).await.map(|(result, exact)| (result.len(), exact));
-    assert_eq!(told, Ok((498, None)));
+    let evaluated = evaluated("pi^1000", 0).await.map(|(result, exact)| (result.len(), exact));
+    assert_eq!(evaluated, Ok((498, None)));
     assert!(started.elapsed() < soon(5), "{:?}", started.elapsed());
 }
 
@@ -327,16 +327,16 @@ async fn values_that_differ_by_what_was_cut_off_are_equal() {
 
 #[tokio::test]
 async fn no_scale_is_too_high_to_be_written() {
-    let long = told("scale=65536;1/3", 20).await;
+    let long = evaluated("scale=65536;1/3", 20).await;
     assert_eq!(long, Ok(("0.33333333333333333333".to_owned(), None)));
-    let raw = told("scale=70000;x=scale;1/4", 20).await;
+    let raw = evaluated("scale=70000;x=scale;1/4", 20).await;
     assert_eq!(raw, Ok(("0.25".to_owned(), None)));
 }
 
 #[tokio::test]
 async fn what_never_agrees_is_said_to_be_inexact() {
     // 1.4999… at every working scale; the true value is the tie 1.5.
-    assert_eq!(told("1/3*4.5", 0).await, Ok(("2".to_owned(), Some(false))));
+    assert_eq!(evaluated("1/3*4.5", 0).await, Ok(("2".to_owned(), Some(false))));
 }
 
 #[tokio::test]
@@ -367,7 +367,7 @@ async fn errors_of_bc_are_told_in_its_words() {
         ),
     ];
     for (expression, message) in cases {
-        assert_eq!(told(expression, 20).await, Err(message.to_owned()), "{expression}");
+        assert_eq!(evaluated(expression, 20).await, Err(message.to_owned()), "{expression}");
     }
 }
 
@@ -375,7 +375,7 @@ async fn errors_of_bc_are_told_in_its_words() {
 async fn what_never_ends_is_a_timeout_of_the_whole_calculation() {
     for expression in ["9^9^9^9", "while (1) { a=1 }"] {
         let message = "Calculation timeout after 30s".to_owned();
-        assert_eq!(told(expression, 20).await, Err(message), "{expression}");
+        assert_eq!(evaluated(expression, 20).await, Err(message), "{expression}");
     }
 }
 
@@ -403,16 +403,16 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
     let warned = run("2^0.5", None).await.map(|it| (it.result, it.warnings));
     assert_eq!(warned, Ok(("1".to_owned(), vec!["non-zero scale in exponent".to_owned()])));
     let long = format!("1+{}1", "1+".repeat(80));
-    let told = run(&long, None).await.map(|it| (it.result, it.script));
-    assert_eq!(told, Ok(("82".to_owned(), format!("{}...", &"1+".repeat(50)))));
+    let evaluated = run(&long, None).await.map(|it| (it.result, it.script));
+    assert_eq!(evaluated, Ok(("82".to_owned(), format!("{}...", &"1+".repeat(50)))));
 }
 
 #[test]
 fn results_have_the_seeds_fields() {
-    let told =
+    let evaluated =
         Evaluated { result: "4".into(), expression: "2+2".into(), precision: 20, exact: None };
     let json = serde_json::json!({"result": "4", "expression": "2+2", "precision": 20});
-    assert_eq!(serde_json::to_value(told).ok(), Some(json));
+    assert_eq!(serde_json::to_value(evaluated).ok(), Some(json));
 }
 
 /// A bc that reports this time for every run.
@@ -438,8 +438,8 @@ async fn all_evaluations_together_have_the_time_of_one_calculation() {
         let expression = expression.to_owned();
         async move {
             let slow = Slow(Duration::from_secs(seconds));
-            let told = calculate(&slow, expression, 0).await;
-            told.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
+            let evaluated = calculate(&slow, expression, 0).await;
+            evaluated.map(|it| (it.result, it.exact)).map_err(|error| error.to_string())
         }
     };
     let timeout = Err("Calculation timeout after 30s".to_owned());

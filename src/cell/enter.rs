@@ -105,7 +105,7 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before the mounts cover it, and before Landlock, which allows it by a separate rule.
     let procfs = init::procfs(design, shared).at(Step::Proc)?;
     // After ids; before Landlock, which forbids mount(2). Needs CAP_SYS_RESOURCE in this user
-    // namespace, and a procfs that has all its entries yet.
+    // namespace, and a procfs that still has all of its entries.
     proc::mount(&root.mounts, shared)?;
     // Before the mounts cover what it shows.
     let links = proc::limit(&root.mounts, slot).at(Step::Facts)?;
@@ -146,8 +146,8 @@ fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(),
     let proc = procfs.unwrap_or(&shared.proc);
     if let Some(network) = &design.network {
         let packets = network.make(proc, shared.proc_kind).at(Step::Egress)?;
-        // In flight it stays open. Here no copy is left, which would see what the gateway sees; and the last
-        // one takes 10 ms to close.
+        // The socket stays open in flight. No copy may remain here: it would see the packets that the gateway
+        // sees, and closing the last copy takes 10 ms.
         report::send(entry.control, &FromInit::Network, &[packets.as_fd()]).at(Step::Link)?;
     }
     if buffers::are_unheld(&design.profile, shared.memory) {
@@ -189,8 +189,8 @@ fn finish_payload(
     process::give_way(limits::NICE).at(Step::Limits)?;
     // The layer that init is not in: no tracing of init, no signal to it.
     prepared.ruleset.restrict().at(Step::Landlock)?;
-    // Last: the filter forbids all of the above. Its listener is sent to init. Our copy is closed, or a
-    // notified call of ours would wait for an answer from ourselves.
+    // Last: the filter forbids all of the above. Its listener is sent to init. Our copy must be closed:
+    // otherwise a notified call of this process would wait for this process to answer it.
     let listener = bpf::load_with_listener(&design.filter).at(Step::Seccomp)?;
     socket::send(entry.handoff.1, b"l", &[listener.as_fd()]).at(Step::Listener)?;
     drop(listener);

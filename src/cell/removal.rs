@@ -37,11 +37,11 @@ fn names(directory: impl AsFd) -> Result<Vec<(std::ffi::CString, bool)>> {
 /// ENOTDIR: not a directory, or a link to one.
 pub fn open_with_access(parent: impl AsFd, name: &CStr) -> Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let held = openat(parent, name, flags, Mode::empty())?;
+    let directory = openat(parent, name, flags, Mode::empty())?;
     // By descriptor: another file may have taken the name meanwhile.
-    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
     fchmodat(AT_FDCWD, path.as_str(), Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
-    Ok(held)
+    Ok(directory)
 }
 
 /// Removes all entries of the directory `store` whose names begin with `prefix`. Recursion never

@@ -113,7 +113,7 @@ pub fn payload_filter(
 pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {
     let mut verdicts = floor::verdicts(profile, memory);
     for call in HANDOVER.into_iter().chain(HANDOVER_OLDER) {
-        // Whether the profile lists the call or not, the floor's condition applies.
+        // The floor's condition applies to listed and unlisted calls.
         let verdict = || floor::conditioned(call.name(), memory);
         verdicts.entry(number(call)).or_insert_with(verdict);
     }
@@ -217,7 +217,7 @@ pub fn compile(
 /// architecture kills it. Calls of the x32 table get `otherwise`.
 ///
 /// # Errors
-/// Those of [`compile`].
+/// The errors of [`compile`].
 pub fn compile_for_ours(
     verdicts: &BTreeMap<u32, Verdict>,
     otherwise: Action,

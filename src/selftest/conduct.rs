@@ -204,7 +204,7 @@ fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
     })?;
     Ok(match unseen {
         Some(part) => {
-            let story = seen.ran.story();
+            let story = seen.ran.summary();
             ControlResult::Failed(format!("without a sandbox no server has seen `{part}`: {story}"))
         }
         None => judge::shown(probe, &seen, bench.outer),
@@ -226,7 +226,7 @@ fn observe(
     let unseen = stage.unseen(probe).map(str::to_owned);
     stage.clear()?;
     if is_short {
-        let reason = format!("the servers did not end by themselves: {}", ran.story());
+        let reason = format!("the servers did not end by themselves: {}", ran.summary());
         return Err(std::io::Error::other(reason));
     }
     Ok((Seen { ran, hits }, unseen))

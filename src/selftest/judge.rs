@@ -98,14 +98,14 @@ pub fn known(
         (When::Always, _) | (When::BestEffortMemory, Memory::BestEffort) => true,
         (When::BestEffortMemory, Memory::ControlGroup) => false,
     });
-    let why = match target {
+    let reason = match target {
         Target::Own => expected.map(|known| &known.why),
         Target::Lower => probe.lower.breach.as_ref().or(expected.map(|known| &known.why)),
         Target::Other(_) => None,
     };
-    match (verdict, why) {
-        (AttackVerdict::Breach { seen }, Some(why)) => {
-            AttackVerdict::Known { seen, why: why.clone() }
+    match (verdict, reason) {
+        (AttackVerdict::Breach { seen }, Some(reason)) => {
+            AttackVerdict::Known { seen, why: reason.clone() }
         }
         (verdict, _) => verdict,
     }
@@ -123,7 +123,7 @@ pub fn not_applicable(
         Whom::Root => (!is_root).then_some("for root only"),
         Whom::User => is_root.then_some("for ordinary users only"),
     };
-    let why = match (wrong_user, target, &probe.ours) {
+    let reason = match (wrong_user, target, &probe.ours) {
         (Some(wrong_user), _, _) => wrong_user.to_owned(),
         (None, Target::Other(_), Some(why)) => why.clone(),
         (None, _, _) if probe.missing_call().is_some() => {
@@ -141,7 +141,7 @@ pub fn not_applicable(
         }
         (None, _, _) => return None,
     };
-    Some(AttackVerdict::NotApplicable { why })
+    Some(AttackVerdict::NotApplicable { why: reason })
 }
 
 /// Decides whether the control proved that the attack works without a sandbox.
@@ -161,7 +161,7 @@ pub fn shown(probe: &Attack, control: &Seen, outer: OuterFilter) -> ControlResul
             ControlResult::NotHere(format!("{}: {said}", unshown.why))
         }
         Some(_) | None => {
-            ControlResult::Failed(format!("without a sandbox: {}", control.ran.story()))
+            ControlResult::Failed(format!("without a sandbox: {}", control.ran.summary()))
         }
     }
 }
@@ -220,7 +220,7 @@ pub fn verdict(
         Target::Other(_) => is_held(&probe.elsewhere, &seen.ran),
     };
     if !is_held(&probe.held, &seen.ran) && !is_held_elsewhere {
-        let story = seen.ran.story();
+        let story = seen.ran.summary();
         return match probe.breach.is_match(seen.ran.said()) {
             true => AttackVerdict::Breach { seen: story },
             false => AttackVerdict::NoVerdict { seen: story },

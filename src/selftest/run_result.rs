@@ -34,7 +34,7 @@ impl Ran {
     }
 
     /// Returns the result on one line.
-    pub fn story(&self) -> String {
+    pub fn summary(&self) -> String {
         let short =
             |text: &str| text.trim().chars().take(200).collect::<String>().replace('\n', " | ");
         let code = self.code.map_or("a signal".to_owned(), |code| format!("exit {code}"));

@@ -57,7 +57,7 @@ pub fn open(
         Follow::Below => plain | ResolveFlags::BENEATH,
         Follow::Beneath => plain | ResolveFlags::NO_XDEV | ResolveFlags::BENEATH,
     };
-    // As open(2) does, rustix sets O_LARGEFILE.
+    // Like open(2), rustix sets O_LARGEFILE.
     let flags = OFlags::from_bits_retain((flags & KNOWN_FLAGS) as u32);
     openat2(directory, path, flags, Mode::from_raw_mode(mode), resolve).map_err(errno)
 }

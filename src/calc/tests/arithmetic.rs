@@ -44,8 +44,8 @@ proptest! {
         precision in 0u32..=100,
     ) {
         let expected = divided(a, b, evaluate::length(precision));
-        let told = told_now(&format!("{a}/{b}"), precision);
-        prop_assert_eq!(told.ok(), Some(Ok((expected, None))));
+        let evaluated = evaluated_now(&format!("{a}/{b}"), precision);
+        prop_assert_eq!(evaluated.ok(), Some(Ok((expected, None))));
     }
 
     /// sqrt(n^2+2k)-n is k/n, except for k^2/2n^3, which is below every returned place.
@@ -62,7 +62,7 @@ proptest! {
             2 => (format!("x={small};1/x*10^-{e}"), (1, k + m)),
             _ => (format!("y=3*10^-{e};{small}/y"), (k + m, 3)),
         };
-        let result = told_now(&text, 20).ok().and_then(Result::ok);
+        let result = evaluated_now(&text, 20).ok().and_then(Result::ok);
         prop_assert!(result.as_ref().is_some_and(|(_, exact)| exact.is_none()), "{text}: {result:?}");
         let value = result.and_then(|(result, _)| Decimal::parse(&result));
         prop_assert_eq!(value, Decimal::parse(&divided(a, b, 20)), "{}", text);
@@ -75,16 +75,16 @@ proptest! {
             || Err("BC error: Modulo by zero".to_owned()),
             |value| Ok((value.to_string(), None)),
         );
-        prop_assert_eq!(told_now(&text, 20).ok(), Some(expected), "{}", text);
+        prop_assert_eq!(evaluated_now(&text, 20).ok(), Some(expected), "{}", text);
     }
 }
 
-fn told_now(
+fn evaluated_now(
     expression: &str,
     precision: u32,
 ) -> std::io::Result<Result<(String, Option<bool>), String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(told(expression, precision)))
+    Ok(runtime.block_on(evaluated(expression, precision)))
 }
 
 /// One operator: what it does, unless it divides by zero.

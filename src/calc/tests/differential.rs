@@ -197,11 +197,11 @@ async fn compare(seed: u64) {
             some.extend(maker.expression(depth));
         }
         let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
-        let told = calculate_batch(&Direct, &texts, precision, Some(CALCULATOR_TIMEOUT)).await;
-        let told = told.unwrap_or_else(|error| panic!("{error}"));
-        for (Valued { text, value }, told) in some.iter().zip(told) {
+        let evaluated = calculate_batch(&Direct, &texts, precision, Some(CALCULATOR_TIMEOUT)).await;
+        let evaluated = evaluated.unwrap_or_else(|error| panic!("{error}"));
+        for (Valued { text, value }, evaluated) in some.iter().zip(evaluated) {
             compared += 1;
-            match told {
+            match evaluated {
                 Ok((_, Some(false))) => unsure += 1,
                 Ok((result, _)) => assert!(
                     maker.is_rounded(&result, value, precision),
@@ -261,10 +261,10 @@ async fn values_at_two_scales_near_each_other_are_those_of_another_arithmetic() 
             some.extend(made.filter(|one| serves(&one.text) && !one.value.is_nan()));
         }
         let texts: Vec<String> = some.iter().map(|one| one.text.clone()).collect();
-        let told = calculate_batch(&Direct, &texts, precision, Some(CALCULATOR_TIMEOUT)).await;
-        let told = told.unwrap_or_else(|error| panic!("{error}"));
-        for (Valued { text, value }, told) in some.iter().zip(told) {
-            let result = match told {
+        let evaluated = calculate_batch(&Direct, &texts, precision, Some(CALCULATOR_TIMEOUT)).await;
+        let evaluated = evaluated.unwrap_or_else(|error| panic!("{error}"));
+        for (Valued { text, value }, evaluated) in some.iter().zip(evaluated) {
+            let result = match evaluated {
                 Ok((result, None)) => result,
                 // A tie, as of l(e(-12.45)).
                 Ok((_, Some(false))) => continue,
@@ -325,8 +325,8 @@ async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
             let twice = evaluate_until_agreed(&mut readings, precision, Second::Double).await;
             settled += 1;
             // Nines to the end are the same value as 1 with or without its zeros.
-            let value = |told: Result<(String, Option<bool>), CalcError>| {
-                told.map(|(result, exact)| (Decimal::parse(&result), exact))
+            let value = |evaluated: Result<(String, Option<bool>), CalcError>| {
+                evaluated.map(|(result, exact)| (Decimal::parse(&result), exact))
             };
             assert_eq!(value(near), value(twice), "{text} at {precision}");
         }

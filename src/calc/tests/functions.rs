@@ -82,7 +82,7 @@ const EXACT: &[(&str, &str)] = &[
 ];
 
 async fn batch(expressions: &[&str], precision: u32) -> Vec<(String, Result<String, String>)> {
-    let mut told = Vec::new();
+    let mut evaluated = Vec::new();
     for some in expressions.chunks(MAX_EXPRESSIONS) {
         let some: Vec<String> = some.iter().map(|text| (*text).to_owned()).collect();
         let done = calculate_batch(&Direct, &some, precision, Some(CALCULATOR_TIMEOUT)).await;
@@ -92,10 +92,10 @@ async fn batch(expressions: &[&str], precision: u32) -> Vec<(String, Result<Stri
                 Some(false) => format!("about {result}"),
                 Some(true) | None => result,
             });
-            told.push((expression, entry.map_err(|error| error.to_string())));
+            evaluated.push((expression, entry.map_err(|error| error.to_string())));
         }
     }
-    told
+    evaluated
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn every_digit_is_that_of_another_program_at_20_50_and_100_places() {
     assert!(known.len() > 45, "the file is read");
     let expressions: Vec<&str> = known.iter().map(|(expression, _)| *expression).collect();
     for precision in [20, 50, 100] {
-        let told = batch(&expressions, precision).await;
+        let evaluated = batch(&expressions, precision).await;
         let expected: Vec<_> = known
             .iter()
             .map(|(expression, digits)| {
@@ -113,8 +113,8 @@ async fn every_digit_is_that_of_another_program_at_20_50_and_100_places() {
                 ((*expression).to_owned(), digits.ok_or_else(|| "not digits".to_owned()))
             })
             .collect();
-        for (told, expected) in told.iter().zip(&expected) {
-            assert_eq!(told, expected, "at {precision}");
+        for (evaluated, expected) in evaluated.iter().zip(&expected) {
+            assert_eq!(evaluated, expected, "at {precision}");
         }
     }
 }
@@ -123,10 +123,10 @@ async fn every_digit_is_that_of_another_program_at_20_50_and_100_places() {
 async fn exact_values_are_told_as_they_are() {
     let expressions: Vec<&str> = EXACT.iter().map(|(expression, _)| *expression).collect();
     for precision in [5, 20] {
-        let told = batch(&expressions, precision).await;
-        for ((expression, told), (_, value)) in told.iter().zip(EXACT) {
+        let evaluated = batch(&expressions, precision).await;
+        for ((expression, evaluated), (_, value)) in evaluated.iter().zip(EXACT) {
             if value.split_once('.').is_none_or(|(_, places)| places.len() <= 5) {
-                assert_eq!(told, &Ok((*value).to_owned()), "{expression} at {precision}");
+                assert_eq!(evaluated, &Ok((*value).to_owned()), "{expression} at {precision}");
             }
         }
     }
@@ -175,17 +175,17 @@ async fn a_function_without_a_value_says_what_it_needs() {
         ),
     ];
     for (expression, message) in cases {
-        assert_eq!(told(expression, 20).await, Err(message.to_owned()), "{expression}");
+        assert_eq!(evaluated(expression, 20).await, Err(message.to_owned()), "{expression}");
     }
 }
 
 #[tokio::test]
 async fn where_a_function_jumps_cut_digits_do_not_decide_unsaid() {
     let unsure = |value: &str| Ok((value.to_owned(), Some(false)));
-    assert_eq!(told("floor(1/3*3)", 5).await, unsure("1.00000"));
-    assert_eq!(told("ceil(sqrt(2)^2)", 5).await, unsure("2.00000"));
-    assert_eq!(told("(1/3*3)%1", 5).await, unsure("0.00000"));
-    assert_eq!(told("sign(1/3-1/6-1/6)", 5).await, unsure("0.00000"));
+    assert_eq!(evaluated("floor(1/3*3)", 5).await, unsure("1.00000"));
+    assert_eq!(evaluated("ceil(sqrt(2)^2)", 5).await, unsure("2.00000"));
+    assert_eq!(evaluated("(1/3*3)%1", 5).await, unsure("0.00000"));
+    assert_eq!(evaluated("sign(1/3-1/6-1/6)", 5).await, unsure("0.00000"));
     assert_results(&[
         // Decided, but only by more digits than the first scales have.
         ("floor(2-0.0000000000000000000000000000001)", 0, "1"),
@@ -231,9 +231,9 @@ async fn scripts_have_the_library_at_their_own_scale() {
         let script = script.to_owned();
         async move { calculate_advanced(&Direct, &script, 4).await }
     };
-    let told =
+    let evaluated =
         run("x = 30\nsin(radians(x)) # sin(x)\nprint \"gcd(4,6)\\n\"\nfloor(2.9999999)").await;
-    assert_eq!(told.map(|it| it.result), Ok(".4999\ngcd(4,6)\n2".to_owned()));
+    assert_eq!(evaluated.map(|it| it.result), Ok(".4999\ngcd(4,6)\n2".to_owned()));
     let wrong = run("fact(3)\n2+").await;
     assert_eq!(wrong, Err(CalcError::Bc("syntax error (near line 3)\nit printed:\n6".to_owned())));
 }
@@ -242,15 +242,16 @@ async fn scripts_have_the_library_at_their_own_scale() {
 async fn a_list_may_be_long() {
     let list = vec!["1"; 1000].join(",");
     let expression = format!("sum({list})");
-    let told = told(&expression, 0).await;
-    assert_eq!(told, Ok(("1000".to_owned(), None)));
+    let evaluated = evaluated(&expression, 0).await;
+    assert_eq!(evaluated, Ok(("1000".to_owned(), None)));
 }
 
 #[tokio::test]
 async fn entries_of_a_batch_do_not_see_each_other_and_keep_their_order() {
     let expressions =
         ["a=5", "a+1", "1/0", "1/3", "2^0.5", "2+", "é", "sqrt(2)", "1/3*4.5", "scale"];
-    let told = batch(&expressions, 2).await.into_iter().map(|(_, entry)| entry).collect::<Vec<_>>();
+    let evaluated =
+        batch(&expressions, 2).await.into_iter().map(|(_, entry)| entry).collect::<Vec<_>>();
     let error = |text: &str| Err(text.to_owned());
     let value = |text: &str| Ok(text.to_owned());
     let expected = [
@@ -267,5 +268,5 @@ async fn entries_of_a_batch_do_not_see_each_other_and_keep_their_order() {
         value("1.50"),
         value("2"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(evaluated, expected);
 }

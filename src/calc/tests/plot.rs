@@ -6,8 +6,8 @@ use super::*;
 
 async fn drawn(expression: &str, from: &str, to: &str) -> Result<plot::Drawn, String> {
     let [expression, variable, from, to] = [expression, "x", from, to].map(str::to_owned);
-    let asked = Plot { expression, variable, from, to, width: 21, height: 5 };
-    calculate_plot(&Direct, &asked).await.map_err(|error| error.to_string())
+    let plot = Plot { expression, variable, from, to, width: 21, height: 5 };
+    calculate_plot(&Direct, &plot).await.map_err(|error| error.to_string())
 }
 
 #[tokio::test]
@@ -34,12 +34,12 @@ async fn a_power_is_drawn_between_whole_exponents() {
 
 #[tokio::test]
 async fn a_column_without_a_value_is_a_gap_and_one_far_from_all_others_is_beyond() {
-    let told = |drawn: plot::Drawn| (drawn.gaps, drawn.beyond, drawn.lowest, drawn.highest);
-    assert_eq!(drawn("1/x", "-1", "1").await.map(told), Ok((1, 0, -10.0, 10.0)));
-    assert_eq!(drawn("sqrt(x)", "-10", "10").await.map(told).map(|it| it.0), Ok(10));
-    let far = drawn("pow(10, x)", "-100", "100").await.map(told);
+    let evaluated = |drawn: plot::Drawn| (drawn.gaps, drawn.beyond, drawn.lowest, drawn.highest);
+    assert_eq!(drawn("1/x", "-1", "1").await.map(evaluated), Ok((1, 0, -10.0, 10.0)));
+    assert_eq!(drawn("sqrt(x)", "-10", "10").await.map(evaluated).map(|it| it.0), Ok(10));
+    let far = drawn("pow(10, x)", "-100", "100").await.map(evaluated);
     assert_eq!(far.map(|it| (it.0, it.1, it.3)), Ok((0, 1, 1e100)));
-    assert_eq!(drawn("7", "0", "pi").await.map(told), Ok((0, 0, 7.0, 7.0)));
+    assert_eq!(drawn("7", "0", "pi").await.map(evaluated), Ok((0, 0, 7.0, 7.0)));
 }
 
 #[tokio::test]
@@ -74,22 +74,22 @@ async fn what_cannot_be_drawn_says_why() {
         ),
     ];
     for (expression, from, to, message) in cases {
-        let told = drawn(expression, from, to).await.map(|drawn| drawn.plot);
-        assert_eq!(told, Err(message.to_owned()), "{expression}");
+        let evaluated = drawn(expression, from, to).await.map(|drawn| drawn.plot);
+        assert_eq!(evaluated, Err(message.to_owned()), "{expression}");
     }
     for variable in ["1", "", "x y", "if", "scale", "cofferdam_at", "x)"] {
         let [expression, name, from, to] = ["1", variable, "0", "1"].map(str::to_owned);
-        let asked = Plot { expression, variable: name, from, to, width: 21, height: 5 };
+        let plot = Plot { expression, variable: name, from, to, width: 21, height: 5 };
         let message = format!("`{variable}` cannot be the variable: it is a name such as x");
-        let told = calculate_plot(&Direct, &asked).await.map(|drawn| drawn.plot);
-        assert_eq!(told, Err(CalcError::Invalid(message)));
+        let evaluated = calculate_plot(&Direct, &plot).await.map(|drawn| drawn.plot);
+        assert_eq!(evaluated, Err(CalcError::Invalid(message)));
     }
 }
 
 #[tokio::test]
 async fn a_variable_may_have_the_name_of_a_constant() {
     let [expression, variable, from, to] = ["e+0*pi", "e", "0", "pi"].map(str::to_owned);
-    let asked = Plot { expression, variable, from, to, width: 21, height: 5 };
-    let ends = calculate_plot(&Direct, &asked).await.map(|drawn| (drawn.lowest, drawn.highest));
+    let plot = Plot { expression, variable, from, to, width: 21, height: 5 };
+    let ends = calculate_plot(&Direct, &plot).await.map(|drawn| (drawn.lowest, drawn.highest));
     assert_eq!(ends, Ok((0.0, std::f64::consts::PI)));
 }

@@ -6,9 +6,9 @@ use model::outcome::FileKind;
 
 /// Maximum number of recorded entries.
 pub(crate) const MAX_ENTRIES: usize = 50_000;
-/// Divisors of a cell's memory: one entry per so many bytes, and one byte of paths per so many
-/// bytes.
+/// Bytes of a cell's memory for each entry that may be recorded.
 const ENTRY_SHARE: u64 = 16 << 10;
+/// Bytes of a cell's memory for each byte of recorded paths.
 const PATH_SHARE: u64 = 128;
 /// Maximum length of a path, as for the kernel.
 const MAX_PATH_BYTES: usize = 4095;

@@ -215,7 +215,7 @@ mod tests {
         for name in (2..2 + PROCESSES).map(|pid| pid.to_string()).chain(["self".to_owned()]) {
             let process = directory.path().join(&name);
             fs::create_dir_all(process.join("task/1"))?;
-            // As in a real procfs, the size is the count.
+            // The size is the number of descriptors, as in a real procfs.
             fs::File::create(process.join("fd"))?.set_len(shown(descriptors))?;
             let table = descriptors.next_power_of_two().max(64);
             fs::write(process.join("status"), format!("Name:\ta\nFDSize:\t{table}\n"))?;

@@ -181,8 +181,7 @@ impl<'a> Handlers<'a> {
         flags: i32,
         mode: u32,
     ) -> std::result::Result<Response, CallError> {
-        // Whether these flags exclude each other depends on the kernel version, so the kernel is
-        // asked. It checks the flags before the path.
+        // Some kernels reject these flags together, so ask this one. The kernel checks the flags before the path.
         if flags & libc::O_DIRECTORY != 0
             && let Err(Errno::EINVAL) = lookup::open(AT_FDCWD, c"", flags, mode, Follow::Nothing)
         {

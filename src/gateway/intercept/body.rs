@@ -110,9 +110,9 @@ impl ScrubbedBody {
 
     /// Returns what remains after the server's body has ended.
     fn rest(&mut self) -> Option<Frame<Bytes>> {
-        let held = self.scrubber.finish();
-        if !held.is_empty() {
-            return Some(Frame::data(held));
+        let last_bytes = self.scrubber.finish();
+        if !last_bytes.is_empty() {
+            return Some(Frame::data(last_bytes));
         }
         self.trailers.take().map(Frame::trailers)
     }

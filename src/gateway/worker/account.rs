@@ -308,7 +308,7 @@ impl Account {
 }
 
 impl CallAccount {
-    /// Returns the row of a destination; `None` if the tally has no check_room for another.
+    /// Returns the row of a destination; `None` if the tally has no room for another.
     fn row(&mut self, entry: &Entry) -> Option<&mut TallyRow> {
         let is = |row: &TallyRow| row.to == entry.to && row.rule == entry.rule;
         let rows = &mut self.tally.rows;

@@ -108,7 +108,7 @@ impl Worker {
     }
 
     /// Connects on the host and answers the cell accordingly. Returns how the connection ended;
-    /// `None` if it was refuse, which has been audited already.
+    /// `None` if it was refused, which has been audited already.
     async fn connect(
         self: &Arc<Self>,
         opening: &Opening,
@@ -146,7 +146,7 @@ impl Worker {
     }
 
     /// Answers the cell, reads for which host the connection is, and relays it. Returns how the
-    /// connection ended; `None` if it was refuse.
+    /// connection ended; `None` if it was refused.
     async fn accept(
         self: &Arc<Self>,
         host: TcpStream,
@@ -186,7 +186,7 @@ impl Worker {
     }
 
     /// Answers a segment for which the host could not connect. Returns how the connection ended;
-    /// `None` if it was refuse.
+    /// `None` if it was refused.
     fn not_connected(
         &self,
         opening: &Opening,

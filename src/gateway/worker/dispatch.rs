@@ -97,7 +97,7 @@ impl Worker {
         }
         drop(connecting);
         let call = self.call();
-        // Dropped for want of room: the cell retransmits it.
+        // Dropped if there is no room: the cell retransmits it.
         let Some(guard) = self.unsent.add(call, 0) else {
             self.end_connecting(&ends);
             return;

@@ -377,7 +377,7 @@ pub(crate) fn undelivered(quoted: &[u8], to: IpAddr, reason: Undelivered) -> Opt
 
 /// Builds an ICMP error from `from`, whose first eight bytes are `start`.
 pub(crate) fn error(from: IpAddr, to: IpAddr, start: [u8; 8], quoted: &[u8]) -> Option<Vec<u8>> {
-    // As much as an error may quote (RFC 1812, 4.3.2.3; RFC 4443, 2.4).
+    // Maximum length that an error may quote (RFC 1812, 4.3.2.3; RFC 4443, 2.4).
     let max_quoted = if to.is_ipv4() { 548 } else { 1_232 };
     let mut message = start.to_vec();
     message.extend_from_slice(quoted.get(..max_quoted).unwrap_or(quoted));

@@ -119,12 +119,12 @@ impl SocketSource {
     pub(crate) async fn host_addresses(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
         let queried: Vec<IpAddr> = addresses.iter().take(MAX_ADDRESSES).copied().collect();
         let beyond = addresses.iter().skip(MAX_ADDRESSES).copied();
-        let own = match self.ask(SocketRequest::Own { addresses: queried.clone() }).await {
+        let are_own = match self.ask(SocketRequest::Own { addresses: queried.clone() }).await {
             (SocketAnswer::Own { own }, _) if own.len() == queried.len() => own,
             _ => vec![true; queried.len()],
         };
-        let is_own = queried.into_iter().zip(own).filter(|(_, own)| *own);
-        is_own.map(|(address, _)| address).chain(beyond).collect()
+        let own = queried.into_iter().zip(are_own).filter(|(_, is_own)| *is_own);
+        own.map(|(address, _)| address).chain(beyond).collect()
     }
 }
 

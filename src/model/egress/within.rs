@@ -53,14 +53,14 @@ fn is_within_rule(rule: &EgressRule, other: &EgressRule, is_wider: bool) -> bool
             None => one.covers(*ports),
         })
     };
-    let own = rule.protocols;
-    let theirs = other.protocols;
+    let needed = rule.protocols;
+    let allowed = other.protocols;
     rule.hosts.iter().all(|host| has_host(host) && (!is_wider || host.exact().is_some()))
         && rule.nets.iter().all(has_net)
         && rule.ports.iter().all(has_ports)
-        && (theirs.tcp || !own.tcp)
-        && (theirs.udp || !own.udp)
-        && (theirs.icmp || !own.icmp)
+        && (allowed.tcp || !needed.tcp)
+        && (allowed.udp || !needed.udp)
+        && (allowed.icmp || !needed.icmp)
         && (other.http.is_empty() || other.http == rule.http)
         && (rule.secret.is_none() || rule.secret == other.secret)
 }
