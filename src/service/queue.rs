@@ -35,7 +35,7 @@ impl Queue {
         Self { places, turns: Turns::new(concurrency), concurrency, waiting }
     }
 
-    /// Reckons with a client from now on, though it has called nothing yet.
+    /// Registers a client, though it has called nothing yet.
     pub(crate) fn know(&self, client: &Principal) {
         self.places.know(client);
         self.turns.know(client);

@@ -57,7 +57,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reckons with a client from now on, though it has called nothing yet.
+    /// Registers a client, though it has called nothing yet.
     pub(crate) fn know(&self, client: &Principal) {
         self.state().clients.entry(client.clone()).or_default();
     }
