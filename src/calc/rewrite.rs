@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_logarithm_is_checked_unless_it_is_defined_anew() {
+    fn the_logarithm_is_checked_unless_it_is_redefined() {
         assert_eq!(rewritten("l(2)+sqrt(l(3))"), "ln(2)+sqrt(ln(3))");
         assert_eq!(rewritten("define l(x){return(x)}\nl(2)"), "definel(x){return(x)}\nl(2)");
     }

@@ -185,7 +185,7 @@ async fn every_evaluation_starts_fresh() {
 }
 
 #[tokio::test]
-async fn the_result_is_the_last_value_printed_and_may_be_none() {
+async fn the_result_is_the_last_value_printed_and_may_be_absent() {
     assert_results(&[
         ("1+1; 2+2", 20, "4"),
         ("1/3\n2/3", 2, "0.67"),
@@ -252,7 +252,7 @@ async fn values_far_below_the_scale_keep_their_digits() {
 }
 
 #[tokio::test]
-async fn a_difference_cut_to_zero_counts_beside_a_small_exact_number() {
+async fn a_difference_cut_to_zero_counts_next_to_a_small_exact_number() {
     // The difference is 5*10^-251: 0 at the first two scales.
     const SMALL: &str = "(sqrt(10^500+1)-10^250+10^-250)";
     for (text, expected) in [
@@ -334,13 +334,13 @@ async fn no_scale_is_too_high_to_be_written() {
 }
 
 #[tokio::test]
-async fn what_never_agrees_is_said_to_be_inexact() {
+async fn a_value_that_never_settles_is_reported_inexact() {
     // 1.4999… at every working scale; the true value is the tie 1.5.
     assert_eq!(evaluated("1/3*4.5", 0).await, Ok(("2".to_owned(), Some(false))));
 }
 
 #[tokio::test]
-async fn errors_of_bc_are_told_in_its_words() {
+async fn errors_of_bc_are_reported_in_its_words() {
     let cases = [
         ("2/0", "BC error: Divide by zero"),
         ("a=0; 1/a", "BC error: Divide by zero"),

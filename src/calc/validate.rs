@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn the_mistake_is_named() {
         let cases = [
             ("", "Invalid expression: it is empty"),
             (" \n", "Invalid expression: it is empty"),

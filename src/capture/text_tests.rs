@@ -62,7 +62,7 @@ fn a_redrawn_line_is_shown_as_it_last_stood() {
 }
 
 #[test]
-fn what_is_left_out_is_stated_in_bytes() {
+fn left_out_output_is_stated_in_bytes() {
     let text: String = (0..1000).map(|n| format!("line {n:03}\n")).collect();
     let shown = one(text.as_bytes(), 64 + 36);
     assert_eq!(

@@ -44,8 +44,8 @@ pub fn open_with_access(parent: impl AsFd, name: &CStr) -> Result<OwnedFd> {
     Ok(directory)
 }
 
-/// Removes all entries of the directory `store` whose names begin with `prefix`. Recursion never
-/// goes deeper than one level: subdirectories are moved up into the store and removed later,
+/// Removes all entries of the directory `store` whose names begin with `prefix`. Recursion is never
+/// deeper than one level: subdirectories are moved up into the store and removed later,
 /// however deep the tree is.
 ///
 /// # Errors

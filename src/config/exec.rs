@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_is_before_the_file_and_that_before_the_defaults() -> Result<(), String> {
+    fn flags_override_the_file_and_the_file_overrides_the_defaults() -> Result<(), String> {
         let nothing = || "/workspace".to_owned();
         assert_eq!(settings_of(of("")), Ok((30, 300, nothing(), 100)));
         let file = "[exec]\ndefault_timeout = \"7s\"\nmax_timeout = 20\nworking_dir = \"src\"\nhistory = 3\n";
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_the_file_is_told_at_its_place() {
+    fn a_mistake_in_the_file_is_reported_with_its_place() {
         let at = |text: &str| of(text).err().unwrap_or_default();
         let cases = [
             ("[exec]\nmax_timeout = \"2h\"\n", "c.toml:3:15: must be 1h at most"),

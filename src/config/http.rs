@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for (text, told) in [
             ("[http]\nallowed = [\"10.0.0.0/33\"]", "neither an address nor a subnet"),
             ("[http]\ncertificate = \"/c\"", "belong together"),

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_ignored_or_cannot_be_is_told() {
+    fn settings_that_would_be_ignored_or_cannot_be_are_reported() {
         let refused = |text: &str| told(text).err().unwrap_or_default();
         assert_eq!(refused(r#"{"enabled": false}"#), "`enabled` is false");
         for (number, shown) in [("0", "0"), ("-1", "-1"), ("3601", "3601"), ("1e300", "1e300")] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_told_with_the_nearest_one() {
+    fn an_unknown_key_is_reported_with_the_nearest_one() {
         let (why, hint) = judge("{\n \"commandTimeOut\": 5 }").err().unwrap_or_default();
         assert!(why.starts_with("unknown field `commandTimeOut`"), "{why}");
         assert!(why.ends_with("at line 2 column 17"), "{why}");

@@ -1,5 +1,5 @@
 //! Settings in the form of the reference implementation of command-line tools: variables named `MCP_…`, and a file of
-//! YAML that `MCP_CONFIG_FILE` names. A variable goes before the file, and both before `cofferdam.toml`.
+//! YAML that `MCP_CONFIG_FILE` names. A variable overrides the file, and both override `cofferdam.toml`.
 //!
 //! A number out of its range is set to the nearest that is in it, and that is told, as there. What would be ignored
 //! there and could be taken for a protection here is refused.
@@ -183,7 +183,7 @@ impl McpSettings {
         let variables = given_variables(variable)?;
         for (key, _, meaning) in ROWS {
             let Some(value) = take(&mut written, key) else { continue };
-            // A variable goes before the file by its meaning: two rows can have the same.
+            // A variable overrides the file by its meaning: two rows can have the same.
             let is_same = |(other, ..): &(Meaning, &str, Value)| *other == meaning;
             if matches!(meaning, Meaning::Unused(_)) || !variables.iter().any(is_same) {
                 settings.give(meaning, key, value)?;

@@ -54,7 +54,7 @@ tool:
 ";
 
 #[test]
-fn the_file_counts_and_a_variable_goes_before_it() -> Result<(), String> {
+fn the_file_counts_and_a_variable_overrides_it() -> Result<(), String> {
     let config = applied(Some(YAML), &[])?;
     let commands = &config.commands;
     assert_eq!(commands.timeout.value, Some(Duration::from_secs(300)));
@@ -102,7 +102,7 @@ fn the_file_counts_and_a_variable_goes_before_it() -> Result<(), String> {
 
 /// Two rows can mean the same: the file has one of them, a variable the other.
 #[test]
-fn a_variable_goes_before_the_file_by_what_it_means() -> Result<(), String> {
+fn a_variable_overrides_the_file_by_its_meaning() -> Result<(), String> {
     let file = "security:\n  timeout_seconds: 200\n  concurrency_limit: 9\n";
     let usual = applied(Some(file), &[])?;
     assert_eq!(usual.commands.timeout.value, Some(Duration::from_secs(200)));
@@ -121,7 +121,7 @@ fn a_variable_goes_before_the_file_by_what_it_means() -> Result<(), String> {
 }
 
 #[test]
-fn a_number_out_of_its_range_is_set_to_the_nearest_and_told() -> Result<(), String> {
+fn a_number_out_of_range_is_set_to_the_nearest_and_reported() -> Result<(), String> {
     let variables = [
         ("MCP_DEFAULT_TIMEOUT_SEC", "5"),
         ("MCP_CIRCUIT_BREAKER_FAILURE_THRESHOLD", "99"),
@@ -151,7 +151,7 @@ fn a_number_out_of_its_range_is_set_to_the_nearest_and_told() -> Result<(), Stri
 }
 
 #[test]
-fn what_could_be_taken_for_a_protection_and_is_none_is_refused() {
+fn a_setting_that_looks_like_a_protection_and_is_not_is_refused() {
     let refused = |text: Option<&str>, variables: &[(&str, &str)]| {
         applied(text, variables).err().unwrap_or_else(|| panic!("{text:?} {variables:?} is taken"))
     };

@@ -137,7 +137,7 @@ fn what_others_can_write_is_refused() -> io::Result<()> {
 }
 
 #[test]
-fn what_another_user_owns_is_refused() -> io::Result<()> {
+fn files_of_another_user_are_refused() -> io::Result<()> {
     let places = Places::new()?;
     let directory = places.with("conf", &[("cofferdam.toml", "schema = 1\n")])?;
     // Ownership can only be given away by root.
@@ -217,7 +217,7 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
 }
 
 #[test]
-fn mistakes_are_told_with_the_file_they_are_in() -> io::Result<()> {
+fn mistakes_are_reported_with_their_file() -> io::Result<()> {
     let places = Places::new()?;
     let directory =
         places.with("conf", &[("cofferdam.toml", "schema = 1\n[server]\nqeue = 3\n")])?;
@@ -325,7 +325,7 @@ fn every_value_is_shown_with_its_source() {
 }
 
 #[test]
-fn values_out_of_range_are_told() {
+fn values_out_of_range_are_reported() {
     let told = |section: &str| config(&format!("schema = 1\n{section}\n")).map(|_| ());
     let at = |message: &str| Err(format!("c.toml:3:{message}"));
     assert_eq!(told("[server]\nconcurrency = 0"), at("15: must be above zero"));

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_small_text_of_many_values_is_too_large_and_none_keeps_another_client_out() {
+    async fn a_small_text_of_many_values_is_too_large_and_keeps_no_client_out() {
         let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
         let greedy = own();
         let modest = named("b", ClientRights::Agent);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operator_takes_no_memory_from_agents_and_they_none_from_it() {
+    async fn an_operator_and_agents_take_no_memory_from_each_other() {
         let bodies = Bodies::new(4 * PIECE, 8 * PIECE, Duration::from_secs(60));
         let agent = own();
         let operator = named("ops", ClientRights::Operator);

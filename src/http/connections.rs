@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_not_read_is_given_up_in_its_time_and_one_that_is_goes_on() {
+    async fn an_unread_answer_is_given_up_in_time_and_one_that_is_read_continues() {
         let time = ListenerLimits::default().write_time;
         let near =
             |took: Duration, wanted: Duration| took.abs_diff(wanted) < Duration::from_secs(2);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_without_a_request_keeps_its_connection_or_keeps_it_longer() {
+    fn work_without_a_request_keeps_its_connection() {
         let connections = Arc::new(Connections::new(3));
         let place = || connections.place(from([127, 0, 0, 1]));
         let all = [place().expect("room"), place().expect("room"), place().expect("room")];

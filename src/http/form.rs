@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_reader_could_take_for_something_else_is_refused() {
+    async fn text_that_readers_understand_differently_is_refused() {
         let command = ("; name=\"command\"", "true");
         for (part, reason) in [
             (("; name=\"command\"", "false"), "one `command`"),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_is_read_again_and_a_name_ends_nothing() {
+    async fn a_written_form_is_read_back_and_a_name_ends_no_header() {
         let parts = [
             AnswerPart { name: "command", path: None, kind: "text/plain", bytes: b"true" },
             AnswerPart {

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_request_has_is_kept_until_its_answer_is_sent() {
+    async fn a_requests_resources_are_kept_until_its_answer_is_sent() {
         let (_bodies, held) = held(8).await;
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("it is free");
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_has_its_part_of_the_memory_and_ends_where_there_is_none() {
+    async fn a_stream_has_its_share_of_the_memory_and_ends_without_one() {
         let (bodies, held) = held(300).await;
         let stream = async |bytes: usize| {
             let (mut sender, body) = http_body_util::channel::Channel::<Bytes>::new(1);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_operator_takes_no_connection_of_agents_and_nobody_leaves_anything_for_it() {
+    async fn an_operator_takes_no_connection_of_agents_and_no_client_reserves_for_it() {
         let token = |name: &str, rights| {
             let made = Token::new(&name.repeat(32), Principal::named(name));
             let mut token = made.expect("it is long enough");

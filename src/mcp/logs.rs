@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_messages_are_told_and_the_next_says_how_many_were_not() {
+    fn messages_are_capped_and_the_next_one_counts_the_dropped() {
         let mut window = None;
         let start = Instant::now();
         for _ in 0..MOST {

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_a_parse_error_with_a_null_id() {
+    fn malformed_json_is_a_parse_error_with_a_null_id() {
         let cases: [(&[u8], &str); 4] = [
             (b"{\"a\":", "not JSON: EOF while parsing a value at line 1 column 5"),
             (b"hello", "not JSON: expected value at line 1 column 1"),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_is_no_request_is_told_why_with_its_id() {
+    fn json_that_is_no_request_is_refused_with_its_id_and_the_reason() {
         let cases: [(&[u8], Value, &str); 6] = [
             (b"7", Value::Null, "a message is a JSON object"),
             (b"[]", Value::Null, "an empty batch"),

@@ -111,7 +111,7 @@ fn every_other_end_is_an_error_and_says_what_happened() {
 }
 
 #[test]
-fn what_a_killed_call_had_printed_is_pointed_at() {
+fn the_output_of_a_killed_call_is_pointed_at() {
     let mut call = ran(Outcome::Timeout);
     call.stdout = printed("half\n");
     assert_eq!(
@@ -145,7 +145,7 @@ fn the_time_it_had_is_stated_and_whether_it_was_clamped() {
 }
 
 #[test]
-fn denials_are_listed_with_the_grant_or_that_none_exists() {
+fn denials_are_listed_with_the_grant_or_that_no_grant_exists() {
     let mut call = ran(Outcome::Exited { code: 1 });
     call.denials = vec![
         DenialReport { syscall: "ptrace".to_owned(), count: 3, grant: None },

@@ -316,7 +316,7 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn names_are_decoded_once_or_are_none() {
+    fn names_are_decoded_once_or_refused() {
         let took = |text| decoded(text);
         assert_eq!(took("g%2B%2b-12").as_deref(), Some("g++-12"));
         assert_eq!(took("%255B+").as_deref(), Some("%5B+"));

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_time_says_how_to_write_one() {
+    fn a_malformed_time_says_how_to_write_one() {
         for text in ["", "s", "-1s", "1.s", ".5s", "1.5.5", "1e3", "10 m", "1d", "٣s"] {
             let shown = text.escape_default().to_string();
             assert_eq!(text.parse::<Time>(), Err(InvalidUnit::Time(shown)), "{text}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back_as_the_same_value() {
+    fn printed_values_read_back_as_the_same_value() {
         for text in ["500ms", "30s", "600s"] {
             assert_eq!(text.parse::<Time>().map(|time| time.to_string()), Ok(text.to_owned()));
         }

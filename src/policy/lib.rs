@@ -338,7 +338,7 @@ impl Policy {
         Ok(Terms { rule, profile, choice, limits, egress })
     }
 
-    /// Combines the rules of a tool in any order. A tool that goes with another is allowed together
+    /// Combines the rules of a tool in any order. A tool that belongs to another is allowed together
     /// with that one, but a rule that names it can still deny it.
     fn allowed(&self, client: Option<&Principal>, tool: &str) -> Result<Allowed<'_>, Denial> {
         let mut allowed: Option<Allowed<'_>> = None;
@@ -372,8 +372,8 @@ impl Policy {
 
     /// Grants a call that the operator asks for at the command line, under `profile`.
     ///
-    /// The output is unbounded unless the operator sets a bound, because it goes to the operator's
-    /// pipe.
+    /// The output is unbounded unless the operator sets a bound, because the operator's
+    /// pipe takes it.
     #[must_use]
     pub fn operator(call: Call, profile: &Profile, workspace: Workspace) -> Grant {
         let output = call.asked.output;

@@ -166,8 +166,8 @@ pub fn class_name(tool: &str) -> String {
     bare.split('_').map(part).chain(["Tool".to_owned()]).collect()
 }
 
-/// Returns the tool whose rule allows the calls of this one. It is the same tool unless it goes
-/// with another.
+/// Returns the tool whose rule allows the calls of this one. It is the same tool unless the
+/// tool belongs to another.
 pub fn ruled_by(tool: &str) -> &str {
     if tool.starts_with(PROJECT_PREFIX) {
         return "project";

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_cut_out_of_the_list_of_a_script_that_knows_none() {
+    fn pages_are_cut_from_the_list_of_a_script_that_knows_no_pages() {
         let known = Map::new();
         let list = json!(["a", "b", "c", "d", "e"]);
         let page = |limit, offset| {

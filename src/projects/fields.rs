@@ -83,7 +83,7 @@ impl<'m> Fields<'m> {
     }
 }
 
-/// Parses a file of metadata; `None` if there is none.
+/// Parses a file of metadata; `None` if it is absent.
 ///
 /// # Errors
 /// A file that cannot be used, or that is no JSON object.

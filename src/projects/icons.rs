@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_icon_beside_an_entry_is_in_its_address_and_no_other_file_is() {
+    fn an_icon_next_to_an_entry_is_in_its_address_and_no_other_file_is() {
         let held = tempfile::tempdir().expect("a directory");
         let root = held.path();
         fs::create_dir_all(root.join("tools/t")).expect("folders");

@@ -10,7 +10,7 @@ pub(crate) const VALUES: usize = 200_000;
 /// Document that a text begins with.
 #[derive(Debug, Default)]
 pub(crate) struct FirstDocument {
-    /// `None` if there is none, or if it has more than [`VALUES`].
+    /// `None` if the field is absent, or if it has more than [`VALUES`].
     pub(crate) value: Option<Value>,
     /// True if nothing stands behind it.
     pub(crate) is_alone: bool,

@@ -305,7 +305,7 @@ fn profile(tool: &ScriptTool) -> Option<String> {
     Some(name.as_str().map_or_else(|| name.to_string(), str::to_owned))
 }
 
-/// Returns the rules of egress that a tool's metadata names: with a list of none, or with another value, it has no
+/// Returns the rules of egress that a tool's metadata names: with an empty list, or with another value, it has no
 /// network.
 fn egress(tool: &ScriptTool) -> Option<Vec<String>> {
     let named = tool.meta.as_ref()?.get("cofferdam/egress")?;

@@ -25,7 +25,7 @@ pub(crate) struct Metadata {
     pub(crate) object: Map<String, Value>,
 }
 
-/// Reads the metadata of a file: `FILE.meta.json`, else `STEM.meta.json`. Where that has none of the `decisive`
+/// Reads the metadata of a file: `FILE.meta.json`, else `STEM.meta.json`. If that file lacks all of the `decisive`
 /// fields, the inline metadata is added for those that are absent.
 ///
 /// # Errors

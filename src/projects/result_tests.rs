@@ -239,6 +239,6 @@ fn a_tool_that_asks_for_no_network_has_no_downloads_either() {
     assert_eq!(asked(&launched(&tool(Value::Null))), (true, true));
     assert_eq!(asked(&of(json!(["api"]))), (true, true));
     assert_eq!(asked(&of(json!([]))), (false, false));
-    // What is no list is none either.
+    // A value that is not a list counts as absent too.
     assert_eq!(asked(&of(json!("api"))), (false, false));
 }

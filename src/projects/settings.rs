@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told_and_a_level_is_one_of_eight() {
+    fn settings_without_effect_are_reported_and_a_level_is_one_of_eight() {
         let changes = of(&[("MCPBASH_STATIC_REGISTRY", "1")]).map(|it| it.changes);
         let why = format!("MCPBASH_STATIC_REGISTRY has no effect: {NO_REGISTRY}");
         assert_eq!(changes, Ok(vec![why]));
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_goes_before_the_file_and_hosts_are_added() {
+    fn a_variable_overrides_the_file_and_hosts_are_added() {
         let file = ProjectSettings {
             workers: 2,
             hosts: vec!["both.org:443".to_owned()],

@@ -54,7 +54,7 @@ fn tools_are_the_programs_in_folders_below_tools() -> Tested {
 }
 
 #[test]
-fn inline_metadata_counts_where_the_file_beside_it_has_no_name() -> Tested {
+fn inline_metadata_counts_where_the_file_next_to_it_has_no_name() -> Tested {
     let held = tempfile::tempdir()?;
     let inline = "#!/bin/bash\n# mcp: {\"name\":\"inline\",\"timeoutSecs\":7}\n";
     write(held.path(), "tools/one/tool.sh", inline, 0o755)?;
@@ -165,7 +165,7 @@ fn a_register_with_a_mistake_refuses_the_project() -> Tested {
 }
 
 #[test]
-fn resources_and_templates_are_told_apart_by_their_metadata() -> Tested {
+fn resources_and_templates_are_distinguished_by_their_metadata() -> Tested {
     let held = tempfile::tempdir()?;
     let root = held.path();
     write(root, "resources/a.txt", "", 0o644)?;

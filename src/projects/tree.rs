@@ -229,7 +229,7 @@ impl Tree {
         Ok(Some((File::from(file), stat)))
     }
 
-    /// Reads a file of metadata; `None` if there is none.
+    /// Reads a file of metadata; `None` if it is absent.
     pub(crate) fn text(&self, path: &str) -> Result<Option<String>, ProjectMistake> {
         let Some(bytes) = self.bytes(path, FILE_BYTES)? else { return Ok(None) };
         let text = String::from_utf8(bytes);

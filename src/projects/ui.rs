@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_holds_its_settings_and_none_ends_the_script() {
+    fn a_template_holds_its_settings_and_no_setting_ends_the_script() {
         let config = json!({"title": "</script><script>alert(1)"});
         let html = made("form", config.as_object().expect("an object"));
         assert!(html.contains(r#""title":"\u003c/script>\u003cscript>alert(1)""#), "{html}");

@@ -16,7 +16,7 @@ use policy::{Policy, Principal, Terms};
 #[derive(Debug)]
 pub(crate) struct ClientTerms {
     pub(crate) loaded: Loaded,
-    /// Time limit of a `bash` call that asks for none, if less than its rule leaves it.
+    /// Time limit of a `bash` call that names no time limit, if less than its rule leaves it.
     pub(crate) default_timeout: Option<Duration>,
     /// Profile of `bash`, with the limits that its rule leaves it.
     pub(crate) shell: Option<Profile>,
@@ -27,8 +27,8 @@ pub(crate) struct ClientTerms {
 }
 
 impl ClientTerms {
-    /// Makes those of a client, whose rules `policy` has among others. `command_timeout` is the time limit of a `bash`
-    /// call that asks for none, if the operator named one.
+    /// Makes the terms of a client, whose rules `policy` has among others. `command_timeout` is the time limit of a
+    /// `bash` call that names no time limit, if the operator set one.
     pub(crate) fn new(
         loaded: Loaded,
         policy: &Policy,

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_nobody_announced_is_forgotten_with_its_last_place() {
+    fn an_unannounced_client_is_forgotten_with_its_last_place() {
         let places = FairShare::new(8);
         places.know(&client("known"));
         for number in 0..100 {

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_too_short_is_none() {
+    fn an_answer_that_is_too_short_is_refused() {
         assert_eq!(System::of("a\nb\n"), None);
         assert_eq!(Located::of(""), None);
         let located = Located { kind: "file".to_owned(), paths: vec!["/usr/bin/ls".to_owned()] };

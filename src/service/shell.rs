@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn another_shell_has_the_command_with_its_quotes_and_parameters_or_is_told_to_be_absent()
+    fn another_shell_gets_the_command_with_its_quotes_and_parameters_or_is_reported_absent()
     -> std::io::Result<()> {
         let args = ScriptArgs { command: "echo \"it's\" $0 $#".into(), ..ScriptArgs::default() };
         let read = read_by("sh", args.clone()).command;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_take_turns_whoever_waits_for_longest() {
+    fn clients_take_turns_and_the_longest_waiting_comes_first() {
         let turns = turns(1, &["a", "b"]);
         let mut first = wait(&turns, "a");
         let (mut second, mut third, mut other) =
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_alone_has_every_turn_and_calls_that_left_have_none() {
+    fn one_client_alone_has_every_turn_and_calls_that_left_have_no_turn() {
         let turns = turns(2, &["a"]);
         let mut running = [wait(&turns, "a"), wait(&turns, "a")].map(|mut it| it.try_recv());
         assert!(running.iter().all(Result::is_ok));

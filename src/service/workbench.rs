@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     /// Access to the directory that is granted as `/workspace`, if one is.
     pub(crate) granted: Option<Access>,
     pub(crate) host_programs: HostPrograms,
-    /// Time limit of a `bash` call that asks for none, if the operator named one.
+    /// Time limit of a `bash` call that names no time limit, if the operator named one.
     pub(crate) command_timeout: Option<Duration>,
     /// Remembered results per client: shared ones would reveal to a client what another asked.
     pub(crate) caches: Mutex<BTreeMap<Principal, Arc<calc::Cache>>>,

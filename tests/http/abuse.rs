@@ -31,7 +31,7 @@ fn ask(server: &Server, token: &str, tool: &str, arguments: Value) -> Answer {
 }
 
 #[test]
-fn bodies_that_never_end_keep_nobody_out() {
+fn bodies_that_never_end_keep_no_client_out() {
     let server = Server::start(&[]);
     let slow: Vec<Connection> = (0..700)
         .map(|_| {
@@ -257,7 +257,7 @@ fn requests_that_two_readers_take_for_different_ones_are_refused() {
 }
 
 #[test]
-fn clients_that_read_no_answer_keep_nobody_out() {
+fn clients_that_read_no_answer_keep_no_client_out() {
     let server = Server::start(&["--tools", "exec,shell"]);
     let headers = modern("bash_exec");
     let mut headers: Vec<(&str, &str)> =
@@ -300,7 +300,7 @@ fn a_client_that_hangs_up_ends_its_call_in_the_newer_revision() {
 }
 
 #[test]
-fn answers_that_nobody_reads_have_their_memory_and_leave_another_client_its_own() {
+fn unread_answers_are_charged_and_leave_other_clients_their_memory() {
     let server = with_tokens(&["--tools", "exec,shell"]);
     let (alice, bob) = (bearer(ALICE), bearer(BOB));
     let body =

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::client::{Server, call, initialize, patience, request};
 
 #[test]
-fn what_is_too_large_is_refused_unread() {
+fn a_body_that_is_too_large_is_refused_unread() {
     let server = Server::start(&[]);
     let mut connection = server.connect();
     connection.send("POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-length: 67108864\r\n\r\n");
@@ -127,7 +127,7 @@ fn more_connections_than_there_may_be_close_the_longest_idle_one() {
 }
 
 #[test]
-fn a_client_has_so_many_sessions_and_streams_and_is_told() {
+fn a_client_over_its_sessions_or_streams_gets_an_error() {
     let server = Server::configured("[http]\nsessions = 3\nstreams = 2\n", &[]);
     let ids: Vec<String> = (0..3).map(|_| server.session(&[])).collect();
     // A session with a job is not ended for a new one.

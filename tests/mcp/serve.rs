@@ -373,7 +373,7 @@ fn bad_arguments_name_their_field() {
 }
 
 #[test]
-fn a_huge_timeout_is_clamped_and_said_so() {
+fn a_huge_timeout_is_clamped_and_the_reply_says_so() {
     let mut server = Server::start(&[]);
     let id = server.call("bash", json!({"command": "true", "timeout": 1e12}));
     let result = &server.answer(id)["result"];

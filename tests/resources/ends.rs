@@ -12,7 +12,7 @@ use serde_json::json;
 pub const CLAIMS: &[Claim] = &[
     claim("the_exit_code_is_the_programs", own_code),
     claim("a_signal_is_reported_as_128_plus_its_number", signal),
-    claim("json_tells_program_codes_from_cofferdams", mimicry),
+    claim("json_separates_program_codes_from_cofferdams", mimicry),
     claim("a_program_that_is_not_there_is_127_with_a_hint", not_found),
     claim("a_program_that_cannot_be_executed_is_126", not_executable),
     claim("a_directory_that_is_not_there_is_125", no_directory),

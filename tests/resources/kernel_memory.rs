@@ -26,7 +26,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("programs_that_end_are_not_over_their_memory", ending).needs(PYTHON).only(For::User),
     claim("names_of_files_end_the_call", names).needs(PYTHON).only(For::User),
     claim("attributes_of_files_end_the_call", attributes).needs(PYTHON).only(For::User),
-    claim("what_a_socket_may_hold_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
+    claim("the_buffer_of_a_socket_cannot_be_raised", sizes).needs(PYTHON).only(For::User),
     claim("no_pages_are_lent_to_sockets_and_files_are_copied", lent).needs(PYTHON).only(For::User),
     claim("shared_memory_counts_until_its_last_user_ends", shared).needs(PYTHON).only(For::User),
     claim("shared_memory_is_granted_again_once_it_is_gone", shared_again)

@@ -264,7 +264,7 @@ fn made_public(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn what_a_crate_makes_public_another_names() {
+fn each_public_item_is_named_by_another_crate() {
     let mut sources = sources();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for directory in ["fuzz/src", "fuzz/fuzz_targets"] {

@@ -12,7 +12,7 @@ const X86: &[Need] = &[Need::Python, Need::X86_64];
 pub const CLAIMS: &[Claim] = &[
     claim("kernel_surface_is_refused_with_eperm_and_counted", surface).needs(RAW),
     claim("calls_whose_flags_no_filter_sees_are_absent", absent).needs(RAW),
-    claim("known_probes_are_refused_and_not_told", quiet).needs(RAW),
+    claim("known_probes_are_refused_and_not_reported", quiet).needs(RAW),
     claim("the_x32_table_is_absent", x32).needs(X86),
     claim("the_i386_entry_is_absent", i386).needs(&[Need::Gcc, Need::X86_64]),
     claim("sockets_are_of_the_granted_families_only", sockets).needs(RAW),
@@ -20,7 +20,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("arguments_are_compared_by_their_low_32_bits", low_bits).needs(RAW),
     claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
     claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
-    claim("what_no_shell_needs_is_refused_and_what_stands_beside_it_works", unneeded).needs(RAW),
+    claim("calls_that_no_shell_needs_are_refused_and_their_neighbours_work", unneeded).needs(RAW),
     claim("files_in_memory_are_neither_shown_nor_dropped", page_cache).needs(RAW),
     claim("sockets_take_listed_options_only", options).needs(RAW),
     claim("memory_without_a_name_needs_a_memory_cgroup", memfd).needs(RAW),

@@ -50,7 +50,7 @@ proptest! {
 
     /// sqrt(n^2+2k)-n is k/n, except for k^2/2n^3, which is below every returned place.
     #[test]
-    fn what_was_cut_off_counts_beside_exact_numbers_of_its_size(
+    fn a_cut_off_part_counts_next_to_exact_numbers_of_its_size(
         e in 30u32..220, k in 1i64..10, m in 1i64..10, form in 0usize..4, steps in 1u32..6,
     ) {
         let small = format!("(sqrt(10^{}+{})-10^{e}+{m}*10^-{e})", 2 * e, 2 * k);

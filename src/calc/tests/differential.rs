@@ -310,7 +310,7 @@ const TREACHEROUS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn what_two_near_scales_settle_is_what_twice_the_scale_settles() {
+async fn two_near_scales_settle_on_the_value_of_twice_the_scale() {
     let mut settled = 0;
     let time = CALCULATOR_TIMEOUT;
     for text in TREACHEROUS {

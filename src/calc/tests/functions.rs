@@ -120,7 +120,7 @@ async fn every_digit_is_that_of_another_program_at_20_50_and_100_places() {
 }
 
 #[tokio::test]
-async fn exact_values_are_told_as_they_are() {
+async fn exact_values_are_reported_unchanged() {
     let expressions: Vec<&str> = EXACT.iter().map(|(expression, _)| *expression).collect();
     for precision in [5, 20] {
         let evaluated = batch(&expressions, precision).await;

@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_mistakes_are_told_once_and_the_first_of_many() {
+    fn new_mistakes_are_reported_once_and_the_first_of_many() {
         let mistakes = |from: usize, to: usize| -> Vec<ProjectMistake> {
             let one = |number: usize| ProjectMistake {
                 file: format!("resources/r{number}"),

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_result_that_nobody_reads_is_kept_for_a_time_from_its_end() {
+    async fn an_unread_result_is_kept_for_a_time_from_its_end() {
         let table = Arc::new(Table::default());
         let id = ended_with(&table, 5).await;
         tokio::time::advance(UNREAD.saturating_sub(POLL)).await;

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_named_with_its_range() {
+    fn a_value_out_of_range_is_named_with_its_range() {
         let plot =
             error_of::<CalculatePlotArguments>(r#"{"expression":"x","from":0,"to":1,"width":201}"#);
         let expected = "calculate_plot: `width`: invalid value: floating point `201.0`, expected a whole number from 20 to 200";

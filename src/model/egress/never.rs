@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_is_the_inner_address() {
+    fn an_embedded_address_is_judged_by_the_inner_one() {
         let meant =
             |text: &str| meant(text.parse().unwrap_or_else(|error| panic!("{error}"))).to_string();
         assert_eq!(meant("::ffff:8.8.8.8"), "8.8.8.8");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn private_and_carriers_networks_are_told_apart() {
+    fn private_and_carriers_networks_are_distinguished() {
         let ip = |text: &str| -> IpAddr { text.parse().unwrap_or_else(|error| panic!("{error}")) };
         for text in ["10.1.2.3", "172.31.0.1", "192.168.0.1", "fd12::1", "::ffff:10.0.0.1"] {
             assert!(is_private(ip(text)), "{text}");

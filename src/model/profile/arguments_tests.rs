@@ -182,7 +182,7 @@ fn sockets_take_listed_options_and_nothing_that_the_kernel_has_to_run_or_parse()
 }
 
 #[test]
-fn what_a_socket_may_hold_is_left_as_it_is_where_nothing_counts_it() {
+fn the_buffer_of_a_socket_is_unchanged_where_nothing_counts_it() {
     let verdict = |memory| condition("setsockopt", memory).unwrap_or(Verdict::Errno(libc::EIO));
     let told = |memory, option| {
         let arguments = [0, dirty(1), dirty(option), 0, 0, 0];

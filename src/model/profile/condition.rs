@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_include_their_ends_and_nothing_beside() {
+    fn ranges_include_their_ends_and_nothing_more() {
         let verdict = Verdict::in_ranges(0, &[(0, 2), (5, 5), (8, 9)]);
         let allowed: Vec<u64> =
             (0..12).filter(|value| verdict.allows(&[*value, 0, 0, 0, 0, 0])).collect();

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_the_project_has_one_path_and_others_have_none() {
+    fn a_file_of_the_project_has_one_path_and_no_other_file_has_one() {
         for (uri, path) in [
             ("file://./resources/a.txt", Some("resources/a.txt")),
             ("file:///workspace/resources//./a%20b", Some("resources/a b")),

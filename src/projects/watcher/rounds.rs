@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_looked_for_where_the_kernel_tells_of_none() {
+    fn changes_are_looked_for_where_the_kernel_reports_no_change() {
         let project_dir = project();
         put(&project_dir, "resources/r", "one");
         let mut link = watched(&project_dir, Notices::None("why".to_owned()));

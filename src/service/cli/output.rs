@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_or_xml_is_found_out_where_a_tool_prints_anything() {
+    fn json_and_xml_are_recognised_where_a_tool_prints_anything() {
         assert_eq!(of(OutputForm::Auto, " {\"a\": 1}"), Ok(json!({ "json": { "a": 1 } })));
         assert_eq!(of(OutputForm::Auto, "[1]\n"), Ok(json!({ "json": [1] })));
         let xml = of(OutputForm::Auto, "<?xml version=\"1.0\"?><a>t</a>");

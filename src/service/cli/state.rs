@@ -41,7 +41,7 @@ struct Counts {
     last: Option<LastEnd>,
 }
 
-/// End of a call, as far as health goes.
+/// End of a call, as the health of its tool counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastEnd {
     /// The program was there, whatever it answered.

@@ -60,7 +60,7 @@ pub struct Setup {
     pub workspace: Workspace,
     /// Access to the directory that is granted as `/workspace`, if one is.
     pub granted: Option<Access>,
-    /// Time limit of a `bash` call that asks for none, if the operator named one.
+    /// Time limit of a `bash` call that names no time limit, if the operator named one.
     pub command_timeout: Option<Duration>,
     pub host_programs: HostPrograms,
     /// Declared tools whose program is missing in their cells, as found before the confinement.

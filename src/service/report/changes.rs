@@ -24,7 +24,7 @@ pub fn fields(changed: &FilesChanged) -> Value {
     to_value(&ChangeFields::of(changed))
 }
 
-/// Files of /workspace that changed since it was looked at before; absent when none did.
+/// Files of /workspace that changed since it was looked at before; absent when no file did.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ChangeFields {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_by_what_happened_to_them() {
+    fn files_are_listed_by_what_happened_to_them() {
         let changed = FilesChanged {
             listed: vec![
                 one(Change::Created, b"a", FileKind::File, 0o755),

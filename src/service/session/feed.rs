@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pipe_is_told_with_what_was_taken_and_takes_more_when_it_is_read() {
+    async fn a_full_pipe_reports_the_bytes_it_took_and_takes_more_once_read() {
         let (sender, mut receiver) = pipe::pipe().unwrap();
         let (feed, first) = Feed::new(Some(sender), FeedKind::Pipe);
         drop(first);

@@ -179,7 +179,7 @@ pub(super) fn for_user(root: &Path) -> Option<Parent> {
     }
     sweep(root);
     divide(root).ok()?;
-    // Fails if the container has no share of the processors; cells then have none either.
+    // Fails if the container has no share of the processors; cells then have no share either.
     put(&control, "+cpu").unwrap_or_default();
     let group = root.join(format!("{INSTANCE}{}", std::process::id()));
     let (directory, processors) = make_instance_group(&group).ok()?;

@@ -262,7 +262,7 @@ fn lock(number: u32) -> std::io::Result<Option<Flock<File>>> {
     }
 }
 
-/// Finds control groups for the cells; [`Parent::None`] if there are none.
+/// Finds control groups for the cells; [`Parent::None`] if the machine has no usable ones.
 pub(crate) fn cgroups(identity: &Identity) -> Parent {
     let parent = match identity {
         Identity::Root(instance) => v2_as_root(instance).or_else(|| v1_as_root(instance)),

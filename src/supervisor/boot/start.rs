@@ -198,8 +198,8 @@ fn identity(spec: &Spec) -> Result<Identity, StartError> {
     })
 }
 
-/// Returns the control groups that are available at once. If there are none, returns also the
-/// request for a scope: root needs none, and the lower tier uses none.
+/// Returns the control groups that are available at once. Without any, also returns the
+/// request for a scope, which root does not need and the lower tier does not use.
 fn control_groups(
     spec: &Spec,
     identity: &Identity,

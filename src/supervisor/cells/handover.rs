@@ -67,7 +67,7 @@ fn with_terminal(design: &Design) -> Result<([OwnedFd; 3], FarEnds), Errno> {
     let directory = design.root()?.terminals.as_ref().ok_or(Errno::ENOTTY)?;
     let size = design.profile.terminal.ok_or(Errno::ENOTTY)?;
     let Terminal { master, slave, .. } = terminals::open_in(directory, size)?;
-    // Standard error goes to the terminal too; its separate pipe has reached its end already.
+    // Standard error is on the terminal too; its separate pipe has reached its end already.
     let (stderr, _) = pipe()?;
     let far = FarEnds { stdin: Some(copy(&master)?), stdout: master, stderr };
     Ok(([copy(&slave)?, copy(&slave)?, slave], far))

@@ -244,7 +244,7 @@ impl Running {
     }
 
     /// Returns the changes in the workspace as init reported them. If they were not reported, a
-    /// workspace that ended with its cell had none.
+    /// workspace that ended with its cell had no changes.
     fn files_changed(&self, reported: Option<FilesChanged>) -> Option<FilesChanged> {
         match (self.start.changes, self.start.workspace) {
             (ListChanges::No, _) => None,
@@ -285,7 +285,7 @@ impl Running {
         }
     }
 
-    /// Returns the end early if the cell ends slowly and none of its processes can run any more.
+    /// Returns the end early if the cell ends slowly and its processes cannot run any more.
     pub(crate) fn answer_dying(
         &mut self,
         shared: &Shared,

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_told_with_its_tally_and_a_frame_of_another_cell_means_nothing() {
+    fn a_call_is_reported_with_its_tally_and_a_frame_of_another_cell_is_ignored() {
         let (mut link, _theirs) = link();
         assert!(link.ask(9, ended()).is_none());
         let other = CellKey { generation: 3, ..CELL };
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_ends_is_told_to_calls_that_run() {
+    fn running_calls_report_that_the_gateway_ended() {
         let (mut link, theirs) = link();
         drop(theirs);
         let ended = link.ask(9, ended()).expect("told at once");

@@ -103,7 +103,7 @@ impl Supervisor {
             || self.queue.iter().any(|ready| keys.contains(&ready.key))
     }
 
-    /// Stops all one-shot cells of a closing session. Returns true once none remain.
+    /// Stops all one-shot cells of a closing session. Returns true once all have ended.
     pub(super) fn clear_beside(&mut self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         session.leaving = true;

@@ -1,14 +1,14 @@
 //! The mailbox of a session: files and FIFOs by which its shell gets calls and reports their ends.
 //!
-//! It is a small filesystem of the supervisor's own. The cell has it read-only at `/dev/session`:
-//! a program can open what lies there, and can neither make, remove nor change anything. The
+//! The mailbox is a small filesystem that only the supervisor writes. The cell has it read-only at `/dev/session`:
+//! a program can open its files, and can neither make, remove nor change any. The
 //! supervisor keeps the writable mount as a descriptor; no path of the host is opened.
 //!
-//! Of call `N` there are `cmd.N` (the command), `run.N` (the lines around it, or nothing if the shell has them
+//! Call `N` has the files `cmd.N` (the command), `run.N` (the lines around it, or nothing if the shell has them
 //! already), `in.N`, `out.N`, `err.N` (its streams), `end.N` (where the shell rings), `fed.N` (a line before the command, where the input is a
 //! pipe or a terminal) and `go.N`: opening it waits until the supervisor
 //! opens it too. A wait cannot be stolen, as bytes in a pipe can.
-//! Each call has names of its own: what a background process still prints goes to the reader of
+//! Each call has separate names, so the later output of a background process reaches the reader of
 //! the call that started it. The names of the call that runs are open to every process of the session, so what
 //! comes in `end.N` is not trusted: it makes the supervisor look at the shell (`shell/shown.rs`). `sixteens.D`
 //! and `ones.D` are empty; which of them the shell holds is the exit code. `unstop` has lines that bash reads after an

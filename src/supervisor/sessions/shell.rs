@@ -269,11 +269,11 @@ impl Shell {
         self.current.as_ref().map(|current| &current.pending.end)
     }
 
-    /// Lays a call before the shell. Which one of the shell it is, and the far ends of its streams; none of
-    /// a background call, which begins with [`ShellEvent::Left`].
+    /// Delivers a call to the shell. Returns its sequence number and the far ends of its streams; a background
+    /// call has no ends yet, as it begins with [`ShellEvent::Left`].
     ///
     /// # Errors
-    /// What the mailbox said; nothing ran.
+    /// An error of the mailbox; nothing ran.
     pub(crate) fn take(
         &mut self,
         ready: &QueuedJob,

@@ -30,7 +30,7 @@ pub fn claims() -> Vec<Claim> {
         claim("a_rule_can_deny_file_tools_but_allow_bash", denied),
         claim("guarded_names_in_a_grant_are_reported", granted::guarded),
         claim("a_read_only_grant_is_read_and_not_written", granted::read_only),
-        claim("what_is_done_with_files_is_recorded", granted::recorded),
+        claim("file_operations_are_recorded", granted::recorded),
     ]
 }
 

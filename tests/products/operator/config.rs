@@ -5,7 +5,7 @@ use std::io;
 use super::{Configured, SMALL, TEAM, refused, shipped, well};
 
 #[test]
-fn what_is_unknown_is_refused_with_the_nearest_name() -> io::Result<()> {
+fn an_unknown_name_is_refused_with_the_nearest_one() -> io::Result<()> {
     let configured = shipped()?;
     let cases = [
         (&["policy", "explain", "bsah"], "there is no tool `bsah`\nhint: did you mean `bash`?"),

@@ -297,8 +297,7 @@ fn charged(size: u64) -> std::io::Result<u64> {
 }
 
 #[test]
-fn what_a_neighbour_took_is_charged_up_to_the_mappings_that_a_cell_can_have() -> std::io::Result<()>
-{
+fn memory_taken_by_a_neighbour_is_charged_up_to_the_mappings_of_a_cell() -> std::io::Result<()> {
     // 100 pages can be 100 mappings.
     assert!(charged(100 << 12)? < 2 * MIB);
     // The control: this one may have made all of it, as far as is known.

@@ -12,7 +12,7 @@
 //! - The one variable that outlives a call is written from that number at the end of each, and set
 //!   negative while the shell is between two: a loop whose body did nothing (`set -n`, a function
 //!   called `builtin`, `enable -n .`) meets a number that is not above zero, and ends. A shell that
-//!   cannot go on ends; it never spins, and never takes a call twice.
+//!   cannot continue ends; it never spins, and never takes a call twice.
 //! - Streams are opened by path for each call, so a command may close every descriptor.
 //! - The command is read from a file (`.`), never typed: quotes and here-documents end with it.
 //! - A loop of one turn stands around it: `break` and `continue` end there.
@@ -36,8 +36,8 @@ const BASH: &str = "/bin/bash";
 /// late. On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
 /// (bash(1), shopt), until only ours is left: the program of the shell, in which no file is sourced, or the lines of a
-/// call. It begins with the trap's own last command; in ours, which
-/// goes on, it leaves the command undone that was to come.
+/// call. It begins with the trap's own last command. Our lines continue
+/// after it, so there it skips the command that was to come.
 const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap '[[ ${COFFERDAM_WAS-} ]] || { COFFERDAM_WAS=$-; ! \builtin shopt -q extdebug || COFFERDAM_WAS+=:; }; "#,
     r#"COFFERDAM_STOP=1; \builtin shopt -s extdebug; "#,
@@ -62,7 +62,7 @@ pub(super) const UNSTOP_LINES: &str = concat!(
     "( ((1)) )\n",
 );
 /// Succeeds if a function hides `exec`: its redirections last under no other name. Prints the name, so it stands
-/// where output goes to `/dev/null`.
+/// where `/dev/null` takes the output.
 const HAS_EXEC: &str = r"\builtin declare -F exec";
 /// Number of the call that runs, and of the next, in the lines that all calls share.
 const TURN: &str = "$COFFERDAM_TURN";
@@ -244,7 +244,7 @@ fn report(number: impl Display, next: impl Display, silent: Option<&str>) -> Str
     let end = place("end", &number);
     let shows = shows(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
     let gate = place("go", &next);
-    // A shell that is not sure to go on does not report, and ends: `builtin` may have become a function that
+    // A shell that may be unable to continue does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
     // there is nothing to report to, the call was ended otherwise, and the next may be waiting.
     let is_reported = match silent {

@@ -1,11 +1,11 @@
 //! The code that cofferdam gives the shell of a session: the loop that waits for calls, and the few lines around
 //! each command, in the language of each shell.
 //!
-//! The loop of bash goes on whatever a command does to its shell. The others go on less far. Our lines call no function of
-//! the command's in place of `printf`, `cd` or `source`, and each shell ends where it cannot go on. Left are a zsh function
-//! called `builtin`, by which its own call runs to its limit, and a fish function for the event that our variable
-//! is set, which runs between two calls and costs the next one. An INT ends the command alone in bash and zsh; sh
-//! leaves one function or file, and fish ends.
+//! The loop of bash survives everything that a command does to its shell. Those of the other shells survive less. Our
+//! lines never call a function that the command has put in place of `printf`, `cd` or `source`, and a shell that cannot
+//! continue ends. Two cases are not handled: a zsh function called `builtin`, with which its own call runs to its time
+//! limit, and a fish function for the event that our variable is set, which runs between two calls and costs the next
+//! one. An INT ends only the command in bash and zsh; sh leaves one function or file, and fish ends.
 
 mod bash;
 mod fish;
