@@ -49,7 +49,7 @@ impl Server {
         context: Context,
     ) -> Result<CallToolResponse, ErrorData> {
         if let Some((project, tool)) = self.project_script(name)? {
-            return self.call_script(project, tool, arguments, context).await;
+            return Box::pin(self.call_script(project, tool, arguments, context)).await;
         }
         let tool = self.of_class(name).unwrap_or_else(|| name.to_owned());
         // A tool that is disabled gets its own error, different from that of an unknown tool.
@@ -84,7 +84,8 @@ impl Server {
             return Err(refused);
         }
         match self.declared(name) {
-            Some(declared) => self.command(declared, arguments, context).await,
+            // Boxed: every call would be as large as this one, and is moved several times before it runs.
+            Some(declared) => Box::pin(self.command(declared, arguments, context)).await,
             None => self.call_built_in(name, arguments, context).await,
         }
     }

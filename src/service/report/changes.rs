@@ -24,7 +24,7 @@ pub fn fields(changed: &FilesChanged) -> Value {
     to_value(&ChangeFields::of(changed))
 }
 
-/// Files of /workspace that changed since it was looked at before; absent when no file did.
+/// Files of /workspace that changed since it was looked at before; absent when none did.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ChangeFields {
     #[serde(skip_serializing_if = "Vec::is_empty")]
