@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::feed::{Feed, FeedKind, InputEnd};
 use super::input_query::InputQuery;
-use super::seat::{Late, Seat};
+use super::seat::{Late, LateReader, Seat};
 use crate::Report;
 use crate::report::Clamped;
 use crate::watch::reported;
@@ -228,8 +228,10 @@ impl Command {
         }
         self.took.get_or_init(|| self.started.elapsed());
         self.finished.send_replace(Some(Arc::new(end)));
-        let reader = tokio::spawn(Arc::clone(&self).drain_late());
-        late.keep(Arc::clone(&self), reader);
+        let stdout = Arc::clone(&self.stdout);
+        let stderr = Arc::clone(&self.stderr);
+        let task = tokio::spawn(Arc::clone(&self).drain_late());
+        late.keep(LateReader { stdout, stderr, task });
     }
 
     /// Reads later output of background processes, so that they never block on a full pipe.

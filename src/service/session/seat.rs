@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-use super::command::Command;
+use capture::stream::Stream;
 use model::job::SessionId;
 use model::outcome::{Ended, Failure, Outcome, ShellAfter};
 
@@ -89,21 +89,27 @@ impl Seat {
 
 /// Readers of output after the end of commands.
 #[derive(Debug, Clone, Default)]
-pub struct Late(Arc<Mutex<VecDeque<Reader>>>);
+pub struct Late(Arc<Mutex<VecDeque<LateReader>>>);
 
-/// A command that has ended, and the task that reads on.
-type Reader = (Arc<Command>, JoinHandle<()>);
+/// Streams of a command that has ended, and the task that reads on.
+#[derive(Debug)]
+pub struct LateReader {
+    pub stdout: Arc<Stream>,
+    pub stderr: Arc<Stream>,
+    pub task: JoinHandle<()>,
+}
 
 impl Late {
-    pub fn keep(&self, command: Arc<Command>, reader: JoinHandle<()>) {
+    /// Keeps a reader, and closes the streams of the oldest ones beyond the limit.
+    pub fn keep(&self, reader: LateReader) {
         let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.retain(|(_, reader)| !reader.is_finished());
-        readers.push_back((command, reader));
+        readers.retain(|reader| !reader.task.is_finished());
+        readers.push_back(reader);
         while readers.len() > MAX_LATE {
-            if let Some((command, reader)) = readers.pop_front() {
-                reader.abort();
-                command.stdout.close();
-                command.stderr.close();
+            if let Some(oldest) = readers.pop_front() {
+                oldest.task.abort();
+                oldest.stdout.close();
+                oldest.stderr.close();
             }
         }
     }
