@@ -10,12 +10,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Command;
 use super::feed::{Eof, InputEnd, Rest, WriteResult};
-use super::spool::{MAX_BYTES, MAX_COMMANDS};
 use crate::workbench::Workbench;
 use crate::{Caller, Refusal, Report};
 use model::job::JobSignal;
 
-const KEPT_MIB: u64 = MAX_BYTES >> 20;
 /// Interval at which a waiting call looks for output.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Time to wait for the end of a job: INT, grace and the end of the cell.
@@ -23,18 +21,6 @@ pub(super) const END: Duration = Duration::from_secs(8);
 
 /// Time to wait for a program that reads its input slowly.
 const TAKEN: Duration = Duration::from_secs(1);
-
-/// Reason why there is no job to inspect.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoJob {
-    #[error("there is no job `{0}`\nhint: bash_jobs lists them")]
-    Unknown(String),
-    #[error(
-        "the output of `{0}` is forgotten\nhint: that of the last {MAX_COMMANDS} commands is \
-         kept, and at most {KEPT_MIB} MiB"
-    )]
-    Forgotten(String),
-}
 
 /// Byte offset up to which each stream was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -24,13 +24,14 @@ use tokio::time::Instant;
 
 pub use command::Command;
 pub use feed::{Eof, InputEnd, Rest, WriteResult};
-pub use jobs::{NoJob, Offsets, Stop};
+pub use jobs::{Offsets, Stop};
 use model::job::{JobMode, SessionId};
 use model::shells::ShellKind;
 use policy::Principal;
 pub(crate) use room::until_sent;
 use seat::Seat;
 pub use seat::ShellLoss;
+pub use spool::NoJob;
 use spool::Spool;
 
 /// The default session.

@@ -6,12 +6,24 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::command::Command;
-use super::jobs::NoJob;
 
 /// Bytes of output that are kept over all commands.
-pub(super) const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
+const KEPT_MIB: u64 = MAX_BYTES >> 20;
 /// Number of commands that are kept.
-pub(super) const MAX_COMMANDS: usize = 256;
+const MAX_COMMANDS: usize = 256;
+
+/// Reason why there is no job to inspect.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoJob {
+    #[error("there is no job `{0}`\nhint: bash_jobs lists them")]
+    Unknown(String),
+    #[error(
+        "the output of `{0}` is forgotten\nhint: that of the last {MAX_COMMANDS} commands is \
+         kept, and at most {KEPT_MIB} MiB"
+    )]
+    Forgotten(String),
+}
 
 /// Commands by their handle, the oldest first.
 #[derive(Debug, Default)]
