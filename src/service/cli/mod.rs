@@ -1,8 +1,8 @@
 //! Declared commands: words checked against a flag list, run alone in a cell, reported with the
 //! reference implementation's fields.
 //!
-//! `state` has the state that a tool's calls share, with its `breaker`; `result` makes the reply, `output` and `nmap`
-//! parse the output, `advice` classifies errors.
+//! `state` has the state that a tool's calls share, with its `breaker`; `result` makes the reply, `output`, `xml` and
+//! `nmap` parse the output, `advice` classifies errors.
 
 mod advice;
 pub(crate) mod breaker;
@@ -11,6 +11,7 @@ mod nmap;
 mod output;
 mod result;
 pub mod state;
+mod xml;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

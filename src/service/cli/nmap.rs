@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::output::Element;
+use super::xml::Element;
 
 /// Reads a scan; `None` where the document is not nmap's.
 pub(super) fn scan(root: &Element) -> Option<Map<String, Value>> {

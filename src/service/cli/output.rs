@@ -1,20 +1,13 @@
 //! The standard output of a tool as data: one JSON value, or an XML document as JSON.
 //!
-//! The output is hostile. What is made of it is bounded in depth and in size, and nothing that a document type or an
-//! entity names is looked up.
+//! The output is hostile; `xml` bounds what a document may become.
 
-use quick_xml::events::{BytesStart, Event};
-use quick_xml::{Reader, XmlVersion};
 use serde_json::{Map, Value};
 
 use policy::conduct::OutputForm;
 
 use super::nmap;
-
-/// Deepest element of an XML document that is read.
-const DEPTH: usize = 64;
-/// Maximum elements and attributes that are read.
-const NODES: usize = 50_000;
+use super::xml::{self, NotXml};
 
 /// Data made of an output, by the name that it has in `metadata`.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,12 +20,8 @@ pub(super) struct Parsed {
 pub(super) enum Unparsed {
     #[error("the output is no JSON: {0}")]
     Json(String),
-    #[error("the output is no XML: {0}")]
-    Xml(String),
-    #[error("the output is XML of more than {NODES} parts")]
-    TooLarge,
-    #[error("the output is XML of more than {DEPTH} levels")]
-    TooDeep,
+    #[error(transparent)]
+    Xml(#[from] NotXml),
     #[error("the output is XML, and not nmap's")]
     NotNmap,
 }
@@ -51,151 +40,31 @@ pub(super) fn parse(form: OutputForm, output: &str) -> Option<Result<Parsed, Unp
                 .map(|value| named("json", value))
                 .map_err(|error| Unparsed::Json(error.to_string())),
         ),
-        OutputForm::Xml => {
-            Some(xml(output).map(|element| named("xml", Value::Object(element.into_json()))))
-        }
+        OutputForm::Xml => Some(
+            xml::root(output)
+                .map(|root| named("xml", Value::Object(root.into_json())))
+                .map_err(Unparsed::from),
+        ),
         OutputForm::Auto if output.trim_start().starts_with(['{', '[']) => {
             serde_json::from_str(output).ok().map(|value| Ok(named("json", value)))
         }
         OutputForm::Auto if output.trim_start().starts_with("<?xml") => {
-            let element = xml(output).ok()?;
-            Some(Ok(named("xml", Value::Object(element.into_json()))))
+            let root = xml::root(output).ok()?;
+            Some(Ok(named("xml", Value::Object(root.into_json()))))
         }
         OutputForm::Auto => None,
         OutputForm::Nmap => Some(
-            xml(output)
-                .and_then(|element| nmap::scan(&element).ok_or(Unparsed::NotNmap))
+            xml::root(output)
+                .map_err(Unparsed::from)
+                .and_then(|root| nmap::scan(&root).ok_or(Unparsed::NotNmap))
                 .map(|fields| Parsed { fields }),
         ),
     }
 }
 
-/// Element of an XML document.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Element {
-    pub(super) name: String,
-    pub(super) attributes: Vec<(String, String)>,
-    pub(super) children: Vec<Element>,
-    text: String,
-}
-
-impl Element {
-    /// Returns the value of an attribute.
-    pub(super) fn attribute(&self, name: &str) -> Option<&str> {
-        self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
-    /// Returns the children of this name.
-    pub(super) fn all<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e Self> {
-        self.children.iter().filter(move |child| child.name == name)
-    }
-
-    /// Returns the first child of this name.
-    pub(super) fn first(&self, name: &str) -> Option<&Self> {
-        self.children.iter().find(|child| child.name == name)
-    }
-
-    /// Converts it: attributes as `@name`, text as `#text`, children as lists by their names.
-    fn into_json(self) -> Map<String, Value> {
-        Map::from_iter([(self.name.clone(), self.content())])
-    }
-
-    fn content(self) -> Value {
-        let mut all = Map::new();
-        for (name, value) in self.attributes {
-            all.insert(format!("@{name}"), Value::String(value));
-        }
-        for child in self.children {
-            let list = all.entry(child.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
-            if let Value::Array(list) = list {
-                list.push(child.content());
-            }
-        }
-        let text = self.text.trim();
-        if all.is_empty() {
-            return Value::String(text.to_owned());
-        }
-        if !text.is_empty() {
-            all.insert("#text".to_owned(), Value::String(text.to_owned()));
-        }
-        Value::Object(all)
-    }
-}
-
-/// Reads a document; its root.
-fn xml(output: &str) -> Result<Element, Unparsed> {
-    let bad = |error: &dyn std::fmt::Display| Unparsed::Xml(error.to_string());
-    let mut reader = Reader::from_str(output);
-    let mut open: Vec<Element> = Vec::new();
-    let mut nodes: usize = 0;
-    loop {
-        match reader.read_event().map_err(|error| bad(&error))? {
-            Event::Start(start) => {
-                let element = element(&start, &mut nodes)?;
-                open.push(element);
-                if open.len() > DEPTH {
-                    return Err(Unparsed::TooDeep);
-                }
-            }
-            Event::Empty(start) => {
-                let element = element(&start, &mut nodes)?;
-                match open.last_mut() {
-                    Some(parent) => parent.children.push(element),
-                    None => return Ok(element),
-                }
-            }
-            Event::End(_) => match (open.pop(), open.last_mut()) {
-                (Some(element), Some(parent)) => parent.children.push(element),
-                (Some(element), None) => return Ok(element),
-                (None, _) => return Err(bad(&"an end without a beginning")),
-            },
-            Event::Text(text) => {
-                if let Some(element) = open.last_mut() {
-                    element.text.push_str(&text);
-                }
-            }
-            Event::CData(text) => {
-                if let Some(element) = open.last_mut() {
-                    element.text.push_str(&text);
-                }
-            }
-            Event::GeneralRef(entity) => {
-                let name: &str = &entity;
-                let known = entity
-                    .resolve_char_ref()
-                    .ok()
-                    .flatten()
-                    .map(String::from)
-                    .or_else(|| {
-                        quick_xml::escape::resolve_predefined_entity(name).map(str::to_owned)
-                    })
-                    .ok_or_else(|| bad(&format!("an entity `{}`", name.escape_debug())))?;
-                if let Some(element) = open.last_mut() {
-                    element.text.push_str(&known);
-                }
-            }
-            Event::Eof => return Err(bad(&"it ends before its root does")),
-            Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
-        }
-    }
-}
-
-fn element(start: &BytesStart<'_>, nodes: &mut usize) -> Result<Element, Unparsed> {
-    let bad = |error: &dyn std::fmt::Display| Unparsed::Xml(error.to_string());
-    let mut element = Element { name: start.name().as_ref().to_owned(), ..Element::default() };
-    for attribute in start.attributes() {
-        let attribute = attribute.map_err(|error| bad(&error))?;
-        let name = attribute.key.as_ref().to_owned();
-        let value = attribute.normalized_value(XmlVersion::Implicit1_0);
-        let value = value.map_err(|error| bad(&error))?.into_owned();
-        element.attributes.push((name, value));
-    }
-    *nodes += 1 + element.attributes.len();
-    if *nodes > NODES { Err(Unparsed::TooLarge) } else { Ok(element) }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::xml::{DEPTH, NODES};
     use super::*;
     use serde_json::json;
 
@@ -253,9 +122,9 @@ mod tests {
     #[test]
     fn depth_and_size_are_bounded() {
         let deep = "<a>".repeat(DEPTH + 1);
-        assert_eq!(of(OutputForm::Xml, &deep), Err(Unparsed::TooDeep.to_string()));
+        assert_eq!(of(OutputForm::Xml, &deep), Err(NotXml::TooDeep.to_string()));
         let wide = format!("<a>{}</a>", "<b/>".repeat(NODES));
-        assert_eq!(of(OutputForm::Xml, &wide), Err(Unparsed::TooLarge.to_string()));
+        assert_eq!(of(OutputForm::Xml, &wide), Err(NotXml::TooLarge.to_string()));
         let fits = format!("<a>{}</a>", "<b/>".repeat(100));
         assert!(of(OutputForm::Xml, &fits).is_ok());
     }
