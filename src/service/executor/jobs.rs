@@ -1,5 +1,6 @@
 //! Job requests, carried out through the workbench: inspected and ended.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,12 @@ impl Scope {
         }
     }
 
+    /// Returns a future that resolves at the end of a job, or `None` where there is no such job.
+    pub fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
+        let command = self.workbench.command(job)?;
+        Some(Box::pin(end_of(command)))
+    }
+
     async fn output(&self, request: OutputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
         let OutputRequest { id, since, tail, pattern, wait, characters } = request;
         let wait = wait.min(self.yield_after());
@@ -109,7 +116,7 @@ impl Scope {
 }
 
 /// Waits for the end of a command; it holds nothing of the server that runs it.
-pub(super) async fn end_of(command: Arc<Command>) -> JobEnd {
+async fn end_of(command: Arc<Command>) -> JobEnd {
     let ended = command.end().await;
     let (stdout, stderr) = command.output();
     JobEnd {

@@ -12,15 +12,11 @@ mod projects;
 mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-pub use self::figures::{ServerFigures, SupervisorState};
-use self::jobs::end_of;
-pub use self::operator::{NoControl, ToolSwitch};
 use crate::cli::Declared;
 use crate::cli::hooks::Answers;
 use crate::cli::state::{ToolFigures, ToolState, ToolStates};
@@ -30,7 +26,6 @@ use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
 use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind};
-use crate::report::JobEnd;
 use crate::request::ExecOptions;
 use crate::rules::Rules;
 use crate::session::SessionActivity;
@@ -38,11 +33,13 @@ use crate::workbench::{Shared, Workbench};
 use audit::Audit;
 pub use audit::{CallCounts, DURATION_BOUNDS};
 use config::Loaded;
+pub use figures::{ServerFigures, SupervisorState};
 use link::Link;
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
+pub use operator::{NoControl, ToolSwitch};
 use policy::Principal;
 use policy::tools::{asks_a_rule, ruled_by};
 
@@ -239,12 +236,6 @@ impl Scope {
             return Some(off.with_hint("the operator switched it off while the server runs"));
         }
         withheld(&self.workbench.terms.loaded, tool)
-    }
-
-    /// Returns a future that resolves at the end of a job, or `None` where there is no such job.
-    pub fn end_of(&self, job: &str) -> Option<Pin<Box<dyn Future<Output = JobEnd> + Send>>> {
-        let command = self.workbench.command(job)?;
-        Some(Box::pin(end_of(command)))
     }
 
     /// Records that the arguments of a call were refused, so no decision was made about the call.
