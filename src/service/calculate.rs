@@ -11,6 +11,7 @@ use model::outcome::{Failure, LimitKind, Outcome};
 use model::receipt::Receipt;
 
 use super::{Caller, Refusal, Report};
+use crate::refused::Refused;
 use crate::workbench::Workbench;
 
 /// Runs bc in cells, until cancelled.
@@ -105,6 +106,12 @@ impl Evaluate for InCells<'_> {
             (done, _) => done,
         }
     }
+}
+
+/// Returns why a calculation has no result, with what protected the cell that ran.
+pub(crate) fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
+    let refusal = cells.refusal().map(Refused::from);
+    refusal.unwrap_or_else(|| error.into()).protected_by(cells.receipt())
 }
 
 /// As the profile `bc` has it executed ahead: only what the program reads is this call's.

@@ -7,8 +7,6 @@ use model::receipt::Receipt;
 use policy::Denial;
 
 use super::Refusal;
-use super::calculate::InCells;
-use super::files::FileFailure;
 
 /// A call without a report: nothing ran, or the cell that ran gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -119,26 +117,4 @@ impl From<CalcError> for Refused {
             None => Self::new(kind, text),
         }
     }
-}
-
-impl From<FileFailure> for Refused {
-    fn from(failure: FileFailure) -> Self {
-        match failure {
-            FileFailure::Invalid(invalid) => invalid.into(),
-            FileFailure::Refused(refusal) => refusal.into(),
-            FileFailure::Failed(failure) => failure.into(),
-            FileFailure::Cancelled => Self::new(RefusedKind::Cancelled, failure.to_string()),
-            FileFailure::Late => Self::failed(failure.to_string()),
-            FileFailure::CutShort => Self::failed(failure.to_string())
-                .with_hint("look at the file before you try again: edit with `view`, or get_file"),
-            FileFailure::Garbled { .. } => Self::failed(failure.to_string())
-                .with_hint("bash with `restart` gives the session a new shell"),
-        }
-    }
-}
-
-/// Returns why a calculation has no result, with what protected the cell that ran.
-pub(crate) fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
-    let refusal = cells.refusal().map(Refused::from);
-    refusal.unwrap_or_else(|| error.into()).protected_by(cells.receipt())
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::Scope;
 use crate::Caller;
-use crate::calculate::InCells;
-use crate::refused::{Refused, uncalculated};
+use crate::calculate::{InCells, uncalculated};
+use crate::refused::Refused;
 use crate::report::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
 use crate::request::Precision;
 use calc::plot::Plot;

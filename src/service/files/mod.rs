@@ -15,6 +15,7 @@ use std::time::Duration;
 
 pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, ReplacedFile, read};
 
+use super::refused::{Refused, RefusedKind};
 use super::request::{SessionCommand, Wait};
 use super::session::{Restart, Retention};
 use super::shell::{self, ScriptArgs};
@@ -96,6 +97,22 @@ pub enum FileFailure {
     CutShort,
     #[error("the cell's answer was not understood: {said}")]
     Garbled { said: String },
+}
+
+impl From<FileFailure> for Refused {
+    fn from(failure: FileFailure) -> Self {
+        match failure {
+            FileFailure::Invalid(invalid) => invalid.into(),
+            FileFailure::Refused(refusal) => refusal.into(),
+            FileFailure::Failed(failure) => failure.into(),
+            FileFailure::Cancelled => Self::new(RefusedKind::Cancelled, failure.to_string()),
+            FileFailure::Late => Self::failed(failure.to_string()),
+            FileFailure::CutShort => Self::failed(failure.to_string())
+                .with_hint("look at the file before you try again: edit with `view`, or get_file"),
+            FileFailure::Garbled { .. } => Self::failed(failure.to_string())
+                .with_hint("bash with `restart` gives the session a new shell"),
+        }
+    }
 }
 
 impl ClerkRequest {
