@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use crate::files::ClerkRequest;
 use crate::session::{Eof, Offsets, Restart, Retention, Stop};
 use crate::shell::ScriptArgs;
 use capture::grep::Pattern;
@@ -130,6 +129,40 @@ pub struct FileRequest {
     pub request: ClerkRequest,
     /// Session whose shell is asked, if the workspace is a session's.
     pub session: String,
+}
+
+/// A request to the clerk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClerkRequest {
+    /// Shows lines of a file, or the entries of a directory. `last` is 0 for the last line of the
+    /// file.
+    View { first: usize, last: usize },
+    /// Writes a file of these bytes.
+    Put { bytes: Vec<u8>, mode: Option<u16>, over: Overwrite },
+    /// Replaces `old`, which occurs in the file once, by `new`.
+    Replace { old: Vec<u8>, new: Vec<u8> },
+    /// Inserts text after line `after`; 0 means before the first line.
+    Insert { after: usize, text: Vec<u8> },
+    /// Reads bytes from an offset on.
+    Get { offset: u64, length: usize },
+}
+
+impl ClerkRequest {
+    /// Returns true if it changes a file.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Put { .. } | Self::Replace { .. } | Self::Insert { .. } => true,
+            Self::View { .. } | Self::Get { .. } => false,
+        }
+    }
+}
+
+/// Permission to replace an existing file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    Nothing,
+    Any,
 }
 
 /// A command for a fresh cell, with the directory and the time that the client asked for.

@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 use crate::reply;
 use capture::deceptive::harmless;
 use model::defaults::INLINE_CHARACTERS;
-use service::files::{ClerkRequest, DirectoryEntry, EntryKind, FileAnswer, Region, ReplacedFile};
+use service::files::{DirectoryEntry, EntryKind, FileAnswer, Region, ReplacedFile};
 use service::report::FileReport;
 use service::report::changes::name;
-use service::request::FileRequest;
+use service::request::{ClerkRequest, FileRequest};
 
 /// Parts of a request that are repeated in its reply.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
 use model::call::{FilePath, InvalidCall};
-use service::files::{ClerkRequest, FILE_BYTES, Overwrite};
+use service::files::FILE_BYTES;
 use service::refused::Refused;
-use service::request::FileRequest;
+use service::request::{ClerkRequest, FileRequest, Overwrite};
 use service::session::DEFAULT;
 
 /// Bytes of a `get_file` answer by default.

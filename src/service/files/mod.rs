@@ -16,7 +16,7 @@ use std::time::Duration;
 pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, ReplacedFile, read};
 
 use super::refused::{Refused, RefusedKind};
-use super::request::{SessionCommand, Wait};
+use super::request::{ClerkRequest, Overwrite, SessionCommand, Wait};
 use super::session::{Restart, Retention};
 use super::shell::{self, ScriptArgs};
 use super::{Caller, Refusal};
@@ -34,40 +34,6 @@ pub const FILE_BYTES: usize = STDIN_BYTES;
 const ANSWER_BYTES: usize = FILE_BYTES + (64 << 10);
 /// Time of a request, at most; the limit of the tool's rule may be lower.
 const TIME: Duration = Duration::from_secs(30);
-
-/// A request to the clerk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClerkRequest {
-    /// Shows lines of a file, or the entries of a directory. `last` is 0 for the last line of the
-    /// file.
-    View { first: usize, last: usize },
-    /// Writes a file of these bytes.
-    Put { bytes: Vec<u8>, mode: Option<u16>, over: Overwrite },
-    /// Replaces `old`, which occurs in the file once, by `new`.
-    Replace { old: Vec<u8>, new: Vec<u8> },
-    /// Inserts text after line `after`; 0 means before the first line.
-    Insert { after: usize, text: Vec<u8> },
-    /// Reads bytes from an offset on.
-    Get { offset: u64, length: usize },
-}
-
-impl ClerkRequest {
-    /// Returns true if it changes a file.
-    #[must_use]
-    pub fn writes(&self) -> bool {
-        match self {
-            Self::Put { .. } | Self::Replace { .. } | Self::Insert { .. } => true,
-            Self::View { .. } | Self::Get { .. } => false,
-        }
-    }
-}
-
-/// Permission to replace an existing file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overwrite {
-    Nothing,
-    Any,
-}
 
 /// Result of a request that got as far as a cell.
 #[derive(Debug)]
