@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words, advice,
-};
+use super::Declared;
+use super::advice::{self, ErrorType};
+use super::request::{DeclaredRequest, Words};
+use super::result::{AboutCall, DeclaredResult, ToolError};
 use crate::Report;
 use capture::Captured;
 use capture::text::render;
 use model::outcome::Outcome;
-use policy::hooks::{FoundLine, HookPoint, HookScript, Hooks};
-use policy::summary::SummaryPart;
+use policy::hooks::{HookPoint, HookScript};
 
 /// Maximum characters of a refusal in the reply.
 const REASON: usize = 500;
@@ -184,49 +184,6 @@ fn text(captured: &Captured, most: usize) -> String {
     render(captured, &Captured::of(b""), most).stdout
 }
 
-/// Returns the data that the readers of a tool find in its output, by reader; `None` for a tool without readers.
-pub(crate) fn read(hooks: &Hooks, stdout: &str) -> Option<Map<String, Value>> {
-    let value = |found: FoundLine| match found {
-        FoundLine::Value(text) => number_or_text(text),
-        FoundLine::Groups(groups) => {
-            let field = |(name, text)| (name, number_or_text(text));
-            Value::Object(groups.into_iter().map(field).collect())
-        }
-    };
-    let mut all = Map::new();
-    for reader in &hooks.readers {
-        let mut found: Vec<Value> = reader.read(stdout).into_iter().map(value).collect();
-        if reader.all {
-            all.insert(reader.name.clone(), Value::Array(found));
-        } else if let Some(first) = found.pop() {
-            all.insert(reader.name.clone(), first);
-        }
-    }
-    (!hooks.readers.is_empty()).then_some(all)
-}
-
-/// Makes the summary of what the readers found; `None` where one of its parts was not found.
-pub(crate) fn summary(hooks: &Hooks, found: &Map<String, Value>) -> Option<String> {
-    let shown = |value: &Value| match value {
-        Value::Array(lines) => Some(lines.len().to_string()),
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Null | Value::Bool(_) | Value::Object(_) => None,
-    };
-    let part = |part: &SummaryPart| match part {
-        SummaryPart::Text(text) => Some(text.clone()),
-        SummaryPart::Found { reader, group: None } => shown(found.get(reader)?),
-        SummaryPart::Found { reader, group: Some(group) } => shown(found.get(reader)?.get(group)?),
-    };
-    hooks.summary.as_ref()?.parts().iter().map(part).collect()
-}
-
-/// Converts digits to a number, for a program; text that a number would change stays text.
-fn number_or_text(text: String) -> Value {
-    let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
-    number.map_or(Value::String(text), Value::from)
-}
-
 /// Returns a request with other words.
 pub(crate) fn with_words(request: &DeclaredRequest, words: Vec<String>) -> DeclaredRequest {
     DeclaredRequest { flags: Words::List(words), ..request.clone() }
@@ -247,14 +204,5 @@ mod tests {
         assert_eq!(answers.get("t", "1"), None, "of another script");
         answers.clear();
         assert_eq!(answers.get("s", "1"), None);
-    }
-
-    #[test]
-    fn digits_become_numbers_and_nothing_else_does() {
-        let read = |text: &str| number_or_text(text.to_owned());
-        assert_eq!((read("12"), read("-3")), (json!(12), json!(-3)));
-        for text in ["007", "+1", "1.5", "", "99999999999999999999"] {
-            assert_eq!(read(text), json!(text));
-        }
     }
 }

@@ -1,10 +1,12 @@
-//! The standard output of a tool as data: one JSON value, or an XML document as JSON.
+//! The standard output of a tool as data: one JSON value, an XML document as JSON, or what its readers find in lines.
 //!
 //! The output is hostile; `xml` bounds what a document may become.
 
 use serde_json::{Map, Value};
 
 use policy::conduct::OutputForm;
+use policy::hooks::{FoundLine, Hooks};
+use policy::summary::SummaryPart;
 
 use super::nmap;
 use super::xml::{self, NotXml};
@@ -60,6 +62,49 @@ pub(super) fn parse(form: OutputForm, output: &str) -> Option<Result<Parsed, Unp
                 .map(|fields| Parsed { fields }),
         ),
     }
+}
+
+/// Returns the data that the readers of a tool find in its output, by reader; `None` for a tool without readers.
+pub(super) fn found_by_readers(hooks: &Hooks, stdout: &str) -> Option<Map<String, Value>> {
+    let value = |found: FoundLine| match found {
+        FoundLine::Value(text) => number_or_text(text),
+        FoundLine::Groups(groups) => {
+            let field = |(name, text)| (name, number_or_text(text));
+            Value::Object(groups.into_iter().map(field).collect())
+        }
+    };
+    let mut all = Map::new();
+    for reader in &hooks.readers {
+        let mut found: Vec<Value> = reader.read(stdout).into_iter().map(value).collect();
+        if reader.all {
+            all.insert(reader.name.clone(), Value::Array(found));
+        } else if let Some(first) = found.pop() {
+            all.insert(reader.name.clone(), first);
+        }
+    }
+    (!hooks.readers.is_empty()).then_some(all)
+}
+
+/// Makes the summary of what the readers found; `None` where one of its parts was not found.
+pub(super) fn summary(hooks: &Hooks, found: &Map<String, Value>) -> Option<String> {
+    let shown = |value: &Value| match value {
+        Value::Array(lines) => Some(lines.len().to_string()),
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Null | Value::Bool(_) | Value::Object(_) => None,
+    };
+    let part = |part: &SummaryPart| match part {
+        SummaryPart::Text(text) => Some(text.clone()),
+        SummaryPart::Found { reader, group: None } => shown(found.get(reader)?),
+        SummaryPart::Found { reader, group: Some(group) } => shown(found.get(reader)?.get(group)?),
+    };
+    hooks.summary.as_ref()?.parts().iter().map(part).collect()
+}
+
+/// Converts digits to a number, for a program; text that a number would change stays text.
+fn number_or_text(text: String) -> Value {
+    let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
+    number.map_or(Value::String(text), Value::from)
 }
 
 #[cfg(test)]
@@ -127,5 +172,14 @@ mod tests {
         assert_eq!(of(OutputForm::Xml, &wide), Err(NotXml::TooLarge.to_string()));
         let fits = format!("<a>{}</a>", "<b/>".repeat(100));
         assert!(of(OutputForm::Xml, &fits).is_ok());
+    }
+
+    #[test]
+    fn digits_become_numbers_and_nothing_else_does() {
+        let read = |text: &str| number_or_text(text.to_owned());
+        assert_eq!((read("12"), read("-3")), (json!(12), json!(-3)));
+        for text in ["007", "+1", "1.5", "", "99999999999999999999"] {
+            assert_eq!(read(text), json!(text));
+        }
     }
 }

@@ -6,10 +6,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::Declared;
 use super::advice::{self, ErrorType};
-use super::hooks;
 use super::output;
-use super::{Declared, DeclaredRequest};
+use super::request::{BadRequest, DeclaredRequest};
 use crate::Report;
 use crate::denied::DenialReport;
 use crate::report::{Clamped, network};
@@ -20,6 +20,8 @@ use model::egress::Denied;
 use model::outcome::{Failure, Outcome};
 use model::receipt::Receipt;
 use policy::Grant;
+use policy::flags::BadWords;
+use policy::reach::TooLarge;
 
 /// Exit code of timeout(1), which the reference implementation also uses.
 const TIMED_OUT: i32 = 124;
@@ -126,6 +128,46 @@ impl ToolError {
     }
 }
 
+impl From<BadRequest> for ToolError {
+    fn from(bad: BadRequest) -> Self {
+        let hint = match &bad {
+            BadRequest::Words(bad) => bad.hint(),
+            BadRequest::Call(_)
+            | BadRequest::TwoInputs { .. }
+            | BadRequest::NoInput { .. }
+            | BadRequest::Quotes { .. } => None,
+        };
+        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        let error = Self::new(ErrorType::ValidationError, format!("{bad}{hint}"));
+        match &bad {
+            BadRequest::Words(BadWords::Value { too_large: Some(large), .. }) => {
+                let error = error.with_suggestion(format!("Use /{} or smaller", large.prefix));
+                Self { facts: facts(large), ..error }
+            }
+            BadRequest::Words(BadWords::Value { elsewhere: true, .. }) => {
+                error.with_suggestion(advice::PERMISSION)
+            }
+            BadRequest::Words(_)
+            | BadRequest::Call(_)
+            | BadRequest::TwoInputs { .. }
+            | BadRequest::NoInput { .. }
+            | BadRequest::Quotes { .. } => error,
+        }
+    }
+}
+
+/// Returns the fields that the reference implementation reports about a network that is too large.
+fn facts(large: &TooLarge) -> Map<String, Value> {
+    let TooLarge { size, most, prefix } = large;
+    // Numbers of JSON have 64 bits.
+    let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+    Map::from_iter([
+        ("network_size".to_owned(), number(*size).into()),
+        ("max_allowed".to_owned(), number(*most).into()),
+        ("suggested_cidr".to_owned(), format!("/{prefix}").into()),
+    ])
+}
+
 impl DeclaredResult {
     /// Makes the result of a call that did not run.
     pub fn refused(error: ToolError, about: AboutCall<'_>) -> Self {
@@ -215,8 +257,8 @@ impl DeclaredResult {
             metadata.insert("error_context".to_owned(), error.context(about));
         }
         metadata.extend(data(declared, &stdout, truncated_stdout));
-        if let Some(read) = hooks::read(&declared.command.hooks, &stdout) {
-            let summary = hooks::summary(&declared.command.hooks, &read);
+        if let Some(read) = output::found_by_readers(&declared.command.hooks, &stdout) {
+            let summary = output::summary(&declared.command.hooks, &read);
             metadata.extend(summary.map(|text| ("summary".to_owned(), json!(text))));
             metadata.insert("parsed".to_owned(), Value::Object(read));
         }
