@@ -43,12 +43,15 @@ pub struct Options {
 
 /// The call is refused, as it could not be recorded and the operator wants every call recorded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the audit log cannot be written: {reason}\nhint: the operator's `[audit] on_error = \"stop\"` \
-     refuses calls until it can be"
-)]
+#[error("the audit log cannot be written: {reason}")]
 pub struct Unrecorded {
     reason: String,
+}
+
+impl Unrecorded {
+    /// The reason why such a call is refused, as a hint to the client.
+    pub const HINT: &str =
+        "the operator's `[audit] on_error = \"stop\"` refuses calls until it can be";
 }
 
 /// The log for the calls of one client, or no log. Clones write to the same log.

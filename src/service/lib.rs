@@ -98,9 +98,7 @@ pub enum Refusal {
     #[error(transparent)]
     Unrecorded(#[from] Unrecorded),
     /// The server runs and queues as many calls as it may.
-    #[error(
-        "the queue is full: {running} calls run and {waiting} wait\nhint: call again when one has ended"
-    )]
+    #[error("the queue is full: {running} calls run and {waiting} wait")]
     QueueFull { running: usize, waiting: usize },
     /// The named session cannot take a command.
     #[error(transparent)]
@@ -108,6 +106,27 @@ pub enum Refusal {
     /// The named job does not exist.
     #[error(transparent)]
     Job(#[from] session::NoJob),
+}
+
+impl Refusal {
+    /// Returns the way out, if there is one. That of a denial is in the [`Denial`].
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Denied(_) => None,
+            Self::Unrecorded(_) => Some(Unrecorded::HINT.to_owned()),
+            Self::QueueFull { .. } => Some("call again when one has ended".to_owned()),
+            Self::Session(error) => error.hint(),
+            Self::Job(error) => Some(error.hint()),
+        }
+    }
+
+    /// Returns the message and the hint as one text, for the audit log and the result of a declared command.
+    fn in_full(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{self}\nhint: {hint}"),
+            None => self.to_string(),
+        }
+    }
 }
 
 /// What became of one call, with its output.

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_full_queue_says_so() {
         assert_eq!(
-            Refusal::QueueFull { running: 4, waiting: 256 }.to_string(),
+            Refusal::QueueFull { running: 4, waiting: 256 }.in_full(),
             "the queue is full: 4 calls run and 256 wait\nhint: call again when one has ended"
         );
     }

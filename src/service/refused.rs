@@ -88,13 +88,12 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Denied(denial) => denial.into(),
-            full @ (Refusal::QueueFull { .. }
+            other @ (Refusal::QueueFull { .. }
             | Refusal::Unrecorded(_)
             | Refusal::Session(_)
             | Refusal::Job(_)) => {
-                let text = full.to_string();
-                let (message, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
-                Self::failed(message).with_hint(hint)
+                let hint = other.hint().unwrap_or_default();
+                Self::failed(other.to_string()).with_hint(hint)
             }
         }
     }
@@ -115,6 +114,32 @@ impl From<CalcError> for Refused {
         match text.split_once("\nhint: ") {
             Some((message, hint)) => Self::new(kind, message).with_hint(hint),
             None => Self::new(kind, text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{NoJob, SessionError};
+
+    #[test]
+    fn a_reply_has_message_and_hint_apart_and_the_log_has_them_as_one_text() {
+        let runs = SessionError::Runs { session: "s".to_owned(), job: "c1".to_owned() };
+        for (refusal, message, hint) in [
+            (
+                Refusal::Session(runs),
+                "the session `s` runs job c1",
+                "use another `session`, or end it with `restart`",
+            ),
+            (
+                Refusal::Job(NoJob::Unknown("c9".to_owned())),
+                "there is no job `c9`",
+                "bash_jobs lists them",
+            ),
+        ] {
+            assert_eq!(refusal.in_full(), format!("{message}\nhint: {hint}"));
+            assert_eq!(Refused::from(refusal), Refused::failed(message).with_hint(hint));
         }
     }
 }

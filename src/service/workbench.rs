@@ -182,7 +182,7 @@ impl Workbench {
             }
             Ok(Turn::Cancelled) => report.ended.outcome = Outcome::Cancelled,
             Err(full) => {
-                entry.refused(full.to_string());
+                entry.refused(full.in_full());
                 return Err(full);
             }
         }

@@ -87,7 +87,7 @@ impl Scope {
             Err(left) => return Ok(DeclaredResult::refused(open(left, about), about)),
         };
         let exhausted = |refusal: &Refusal| {
-            let error = ToolError::new(ErrorType::ResourceExhausted, refusal.to_string());
+            let error = ToolError::new(ErrorType::ResourceExhausted, refusal.in_full());
             DeclaredResult::refused(error, about)
         };
         // Held until the call has ended; a cancelled call finds its cancelled token in the cell's queue.

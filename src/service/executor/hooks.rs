@@ -202,12 +202,12 @@ impl Scope {
         let done = self.workbench.run(call, options, caller).await;
         done.map_err(|refusal| match refusal {
             full @ Refusal::QueueFull { .. } => {
-                ToolError::new(ErrorType::ResourceExhausted, full.to_string())
+                ToolError::new(ErrorType::ResourceExhausted, full.in_full())
             }
             other @ (Refusal::Denied(_)
             | Refusal::Unrecorded(_)
             | Refusal::Session(_)
-            | Refusal::Job(_)) => bad(&other),
+            | Refusal::Job(_)) => bad(&other.in_full()),
         })
     }
 

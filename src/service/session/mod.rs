@@ -48,32 +48,39 @@ const SHOWN_CHARACTERS: usize = 120;
 /// Reason why a command has no place in its session. Nothing ran.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    #[error(
-        "`session` must be 1 to {NAME_BYTES} letters, digits, `.`, `_` or `-`\nhint: leave it out \
-         for the session `{DEFAULT}`"
-    )]
+    #[error("`session` must be 1 to {NAME_BYTES} letters, digits, `.`, `_` or `-`")]
     Name,
-    #[error(
-        "the session `{session}` runs job {job}\nhint: use another `session`, or end it \
-         with `restart`"
-    )]
+    #[error("the session `{session}` runs job {job}")]
     Runs { session: String, job: String },
     #[error("the call was cancelled while it waited for the session")]
     Cancelled,
-    #[error(
-        "there is no room for another session: {what} of the server are in use{others}\nhint: \
-         `end` with the `session` of one ends it, and `restart` what runs in it"
-    )]
+    #[error("there is no room for another session: {what} of the server are in use{others}")]
     Full { what: String, others: String },
-    #[error(
-        "the session `{session}` has {has}, and `shell` asks for {asked}\nhint: `restart` with it gives the session \
-         that shell, and another `session` can have one beside it"
-    )]
+    #[error("the session `{session}` has {has}, and `shell` asks for {asked}")]
     OtherShell { session: String, has: &'static str, asked: &'static str },
     #[error("env `{name}` is refused: the {shell} of the session keeps this variable for itself")]
     KeptVariable { name: String, shell: &'static str },
-    #[error("there is no session `{0}`{1}\nhint: a command with this `session` begins it")]
+    #[error("there is no session `{0}`{1}")]
     Unknown(String, String),
+}
+
+impl SessionError {
+    /// Returns the way to a session that takes the command, if there is one.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Name => return Some(format!("leave it out for the session `{DEFAULT}`")),
+            Self::Runs { .. } => "use another `session`, or end it with `restart`",
+            Self::Full { .. } => {
+                "`end` with the `session` of one ends it, and `restart` what runs in it"
+            }
+            Self::OtherShell { .. } => {
+                "`restart` with it gives the session that shell, and another `session` can have one beside it"
+            }
+            Self::Unknown(..) => "a command with this `session` begins it",
+            Self::Cancelled | Self::KeptVariable { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
 }
 
 /// Storage of a command's output.

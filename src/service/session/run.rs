@@ -77,7 +77,7 @@ impl Workbench {
         let Seated { named, seat, opening, made_room } = match seated {
             Ok(seated) => seated,
             Err(unseated) => {
-                entry.refused(unseated.to_string());
+                entry.refused(unseated.in_full());
                 return Err(unseated);
             }
         };

@@ -16,13 +16,22 @@ const MAX_COMMANDS: usize = 256;
 /// Reason why there is no job to inspect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoJob {
-    #[error("there is no job `{0}`\nhint: bash_jobs lists them")]
+    #[error("there is no job `{0}`")]
     Unknown(String),
-    #[error(
-        "the output of `{0}` is forgotten\nhint: that of the last {MAX_COMMANDS} commands is \
-         kept, and at most {KEPT_MIB} MiB"
-    )]
+    #[error("the output of `{0}` is forgotten")]
     Forgotten(String),
+}
+
+impl NoJob {
+    /// Returns the way to a job that exists.
+    pub(crate) fn hint(&self) -> String {
+        match self {
+            Self::Unknown(_) => "bash_jobs lists them".to_owned(),
+            Self::Forgotten(_) => format!(
+                "that of the last {MAX_COMMANDS} commands is kept, and at most {KEPT_MIB} MiB"
+            ),
+        }
+    }
 }
 
 /// Commands by their handle, the oldest first.
