@@ -15,7 +15,7 @@ use policy::Terms;
 use policy::tools::{FETCH_PREFIX, PROJECT_PREFIX};
 
 impl Scope {
-    /// Runs a tool of a script project in a fresh cell. Its output goes to the caller's tap; its input is `args.stdin`
+    /// Runs a tool of a script project in a fresh cell. The caller's tap receives its output; its input is `args.stdin`
     /// for the record, and comes from the caller's feed.
     pub async fn project_tool(
         &self,
@@ -45,7 +45,7 @@ impl Scope {
     }
 
     /// Downloads something for a project, on behalf of its tool `of`, in a fresh cell that reaches one host of the public
-    /// network. Its output goes to the caller's tap.
+    /// network. The caller's tap receives its output.
     ///
     /// # Errors
     /// A host that no rule grants, a denial, or a full queue: nothing ran.
