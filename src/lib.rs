@@ -27,7 +27,7 @@
 //! |---|---|---|---|
 //! | message | [`mcp`] | tool arguments | the schema; unknown fields are refused |
 //! | validated | [`service`] | [`model::call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
-//! | decided | [`policy`] | [`policy::Grant`] or [`policy::Denial`] | only `policy` can make a grant |
+//! | decided | [`config::policy`] | [`config::policy::Grant`] or [`config::policy::Denial`] | only `policy` can make a grant |
 //! | sent | [`link`], [`model::wire`] | a frame with a [`model::job::Job`] | only a grant can be sent; every length is capped |
 //! | planned | [`supervisor`] | [`cell::Design`] | everything of variable length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
@@ -53,7 +53,7 @@
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
 //!
-//! [`policy`]: which caller may use what, and which tools are shown together. [`profile`]: how a call is confined, and mistakes in files with their line. [`config`] reads the files of both
+//! [`config::policy`]: which caller may use what, and which tools are shown together. [`config::profile`]: how a call is confined, and mistakes in files with their line. [`config`] reads the files of both
 //! and of the server; each key is declared once, and its reader and JSON Schema follow from that.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!

@@ -9,12 +9,12 @@ use capture::stream::{Follower, Stream};
 use capture::tap::Source;
 use capture::{Captured, KEPT_BYTES, Meter};
 use config::HostContext;
+use config::policy::{Grant, Policy};
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Access, GrantId, Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
 use model::profile::Profile;
-use policy::{Grant, Policy};
 use supervisor::{Caps, Granted, IdRange, Spec};
 use tokio::runtime::Runtime;
 

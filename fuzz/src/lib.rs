@@ -22,6 +22,10 @@ use cell::mediate::paths::{Text, descriptor_of, split};
 use cell::mediate::registers::int;
 use cell::mediate::{epoll, inotify};
 use cell::seccomp::{payload_filter, payload_verdicts};
+use config::document::Document;
+use config::policy::flags::{DeclaredCommand, Input, Takes};
+use config::policy::{Policy, Principal};
+use config::profile::Profiles;
 use mcp::arguments::parse;
 use mcp::lines::{Ends, Lines};
 use mcp::tools::{
@@ -37,10 +41,6 @@ use model::profile::condition::Verdict;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Request};
 pub use network::{first_flight, packets, questions};
-use policy::flags::{DeclaredCommand, Input, Takes};
-use policy::{Policy, Principal};
-use profile::Profiles;
-use profile::document::Document;
 pub use reach::reach;
 pub use requests::{paths, requests};
 use rmcp::transport::Transport;
@@ -115,7 +115,7 @@ const NEVER: [&str; 8] = [
 pub fn profiles(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let written = Document::new("fuzz.toml", text);
-    let Ok(profiles) = Profiles::parse(&profile::shipped(), &[written]) else { return };
+    let Ok(profiles) = Profiles::parse(&config::profile::shipped(), &[written]) else { return };
     for profile in profiles.iter() {
         let verdicts = payload_verdicts(profile, MemoryHold::CgroupV2);
         for call in NEVER {
@@ -130,7 +130,7 @@ pub fn profiles(bytes: &[u8]) {
 /// profile's limits.
 pub fn policies(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(profiles) = Profiles::parse(&profile::shipped(), &[]) else { return };
+    let Ok(profiles) = Profiles::parse(&config::profile::shipped(), &[]) else { return };
     let Ok(policy) = Policy::parse(&[Document::new("fuzz.toml", text)], &profiles) else { return };
     for tool in ["bash", "calculate", "run", "cli_jq"] {
         let Ok(argv) = Argv::new(vec!["true".to_owned()]) else { return };
@@ -195,8 +195,8 @@ pub fn arguments(bytes: &[u8]) {
 /// Words for a declared command, one a line: the argument vector has no flag but listed ones and the operator's own.
 pub fn flags(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(profiles) = Profiles::parse(&profile::shipped(), &[]) else { return };
-    let Ok(policy) = Policy::parse(&policy::shipped(), &profiles) else { return };
+    let Ok(profiles) = Profiles::parse(&config::profile::shipped(), &[]) else { return };
+    let Ok(policy) = Policy::parse(&config::policy::shipped(), &profiles) else { return };
     let mut lines = text.lines();
     let choice = lines.next().map_or(0, str::len);
     let commands = policy.commands();

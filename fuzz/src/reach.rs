@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use config::document::Document;
+use config::policy::Policy;
+use config::policy::flags::{DeclaredCommand, Takes};
+use config::profile::Profiles;
 use model::egress::{Net, Only};
-use policy::Policy;
-use policy::flags::{DeclaredCommand, Takes};
-use profile::Profiles;
-use profile::document::Document;
 
 /// Tools with the traps of scanners and clients: a value that is a place, one that is free, words that are replaced,
 /// several targets, a template.
@@ -145,7 +145,7 @@ fn recorded<'w>(
             // Behind a prefix stands a place whatever else there is: `@` of dig(1) names the server to ask.
             let prefixes = command.positionals.iter().filter(|it| !it.prefix.is_empty());
             let behind = prefixes.filter_map(|it| word.strip_prefix(it.prefix.as_str())).next();
-            let is_free = |it: &policy::flags::Positional| !it.takes.kind.is_target();
+            let is_free = |it: &config::policy::flags::Positional| !it.takes.kind.is_target();
             let all_are_places = !command.positionals.iter().any(is_free);
             places.extend(behind.or(all_are_places.then_some(word)));
             continue;

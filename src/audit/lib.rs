@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use config::policy::{Denial, Grant, Principal};
 pub use config::server::OnError;
 use figures::Figures;
 pub use figures::{CallCounts, DURATION_BOUNDS};
@@ -26,7 +27,6 @@ use model::call::{Call, ToolName};
 use model::egress::Connection;
 use model::outcome::{Ended, in_words};
 use model::receipt::Receipt;
-use policy::{Denial, Grant, Principal};
 pub use record::CallRecord;
 use record::{ConnectionEntry, Decision, Ending, Record};
 

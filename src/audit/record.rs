@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::chain::sha256;
+use config::policy::{Denial, Grant, Principal};
 use model::call::{Call, Stdin, ToolName};
 use model::egress::{Connection, ConnectionEnd, Protocol};
 use model::job::Limits;
 use model::outcome::{DeniedBy, DeniedCall, Ended, Failure, Outcome};
 use model::profile::calls;
 use model::receipt::Receipt;
-use policy::{Denial, Grant, Principal};
 
 /// Maximum number of characters kept of a command; its hash and length stand for the rest.
 const MAX_START: usize = 200;

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::commands::error::CliError;
+use config::document::{Document, Mistake};
 use model::accounts;
 use model::outcome::in_words;
-use profile::document::{Document, Mistake};
 
 /// Length of the longest file in bytes (1 MiB), as for files in force.
 const FILE_BYTES: u64 = 1 << 20;

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, HostContext, Origin};
+use crate::document::Document;
 use model::accounts;
-use profile::document::Document;
 
 /// Longest configuration file in bytes (1 MiB).
 const FILE_BYTES: u64 = 1 << 20;

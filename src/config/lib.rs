@@ -1,4 +1,4 @@
-//! Configuration: its places, and the reading of its three schemas. Only this module does I/O for them.
+//! Configuration: its places, and the reading of its three schemas. Only `directory` and `import` do I/O for them.
 //!
 //! `--config DIR`, then `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME/cofferdam`, `/etc/cofferdam`, then what is
 //! compiled in: the first that exists is the only one that is read, and it is never the current
@@ -9,31 +9,28 @@
 
 #![deny(unreachable_pub)]
 
-pub mod commands;
+#[macro_use]
+pub mod document;
 mod directory;
-pub mod exec;
-pub mod http;
-pub mod json;
-pub mod mcp_server;
-pub mod nested;
-pub mod projects;
+pub mod import;
+pub mod policy;
+pub mod profile;
 pub mod schema;
-mod secrets;
 pub mod server;
-pub mod settings;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use document::{Document, Mistake};
 use model::defaults;
 use model::outcome::in_words;
 use policy::Policy;
 use profile::Profiles;
-use profile::document::{Document, Mistake};
 
-pub use server::Config;
-pub use settings::{Setting, ShownLine, ValueSource};
+pub use import::{json, mcp_server};
+pub use server::settings::{Setting, ShownLine, ValueSource};
+pub use server::{Config, commands, exec, http, nested, projects};
 
 /// Facts of the host that configuration depends on besides files: looked up once, by `main`, and passed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,7 +174,8 @@ pub fn sources(
         Some(path) => directory::read(path, surroundings.euid)?,
         None => directory::Files::default(),
     };
-    let policies = if files.policies.is_empty() { policy::shipped() } else { files.policies };
+    let policies =
+        if files.policies.is_empty() { crate::policy::shipped() } else { files.policies };
     Ok(Sources { origin, server: files.server, policies, profiles: files.profiles })
 }
 
@@ -189,7 +187,7 @@ pub fn load(explicit: Option<&Path>, surroundings: &HostContext) -> Result<Loade
     let sources = sources(explicit, surroundings)?;
     let profiles = match sources.profiles.is_empty() {
         true => Profiles::compiled_in(),
-        false => Profiles::parse(&profile::shipped(), &sources.profiles)?,
+        false => Profiles::parse(&crate::profile::shipped(), &sources.profiles)?,
     };
     let policy = Policy::parse(&sources.policies, &profiles)?;
     let config = Config::parse(sources.server.as_ref(), surroundings.cores)?;

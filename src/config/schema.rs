@@ -1,6 +1,6 @@
 //! JSON Schema of the three kinds of files, for editors: made of the tables of keys from which the files are read.
 
-use profile::document::{Content, Document, FileKey, Form, Item, KeyTable, one_line};
+use crate::document::{Content, Document, FileKey, Form, Item, KeyTable, one_line};
 
 use super::server;
 
@@ -32,8 +32,8 @@ impl ConfigFile {
     pub fn keys(self) -> KeyTable {
         match self {
             Self::Server => server::keys(),
-            Self::Policy => policy::keys(),
-            Self::Profile => profile::keys(),
+            Self::Policy => crate::policy::keys(),
+            Self::Profile => crate::profile::keys(),
         }
     }
 

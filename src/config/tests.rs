@@ -233,7 +233,7 @@ fn mistakes_are_reported_with_their_file() -> io::Result<()> {
 }
 
 fn config(text: &str) -> Result<Config, String> {
-    let document = profile::document::Document::new("c.toml", text);
+    let document = crate::document::Document::new("c.toml", text);
     Config::parse(Some(&document), 4).map_err(|mistake| mistake.to_string())
 }
 

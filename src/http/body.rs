@@ -149,7 +149,7 @@ pub(crate) fn busy(message: &str) -> Refusal {
 mod tests {
     use super::*;
     use crate::access::Standing;
-    use policy::Principal;
+    use config::policy::Principal;
 
     const AS_JSON: BodyForm = BodyForm::Json;
 

@@ -26,9 +26,9 @@ use crate::health::HealthWord;
 use crate::limits::ListenerLimits;
 use crate::respond::{Refusal, json_response};
 use crate::session_use::{ActivityProbe, ServedBody, SessionUses};
+use config::policy::Principal;
 use mcp::gate::RemoteSecret;
 use mcp::server::Continuity;
-use policy::Principal;
 
 /// Header that names an MCP session.
 const SESSION: &str = "mcp-session-id";

@@ -34,10 +34,10 @@ use crate::form::form_type;
 use crate::health::{self, HealthWord};
 use crate::limits::{ListenerLimits, OPERATORS_CONNECTIONS};
 use crate::respond::{Charged, Refusal, harden};
+use config::policy::Principal;
 use mcp::charge::Charge;
 use mcp::lines::Ends;
 use model::call::Correlation;
-use policy::Principal;
 use service::fair::{self, FairShare};
 
 /// Path that needs no token: without one it says whether calls are taken, and nothing else.

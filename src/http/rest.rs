@@ -22,10 +22,10 @@ use crate::door::Door;
 use crate::openapi;
 use crate::respond::{Refusal, json_response};
 use crate::tool_path::ToolInPath;
+use config::policy::Principal;
 use mcp::server::Server;
 use mcp::tools::Context;
 use model::call::Correlation;
-use policy::Principal;
 use service::report::to_value;
 
 /// Calls of one tool by one client in a minute.

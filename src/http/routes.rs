@@ -15,9 +15,9 @@ use crate::rest;
 use crate::run::run;
 use crate::scopes::Scopes;
 use crate::session_use::ActivityProbe;
+use config::policy::Principal;
 use mcp::gate::RemoteSecret;
 use mcp::server::{Continuity, Server};
-use policy::Principal;
 
 impl MakeHandler for Scopes {
     type Handler = Server;

@@ -26,6 +26,7 @@ pub use control::Control;
 pub use metrics::Metrics;
 pub use streams::CancelOnDrop;
 
+use config::policy::Grant;
 use model::call::Stdin;
 use model::egress::Connection;
 use model::job::{Job, SessionId, Within};
@@ -36,7 +37,6 @@ use model::wire::{
     self, Block, CallId, Carried, Event, FRAME_BYTES, JobInput, Ready, Request, Start, StdinKind,
     Unable, WireError,
 };
-use policy::Grant;
 use sys::socket::{self, PacketWait, Received};
 
 /// A handle to the supervisor; clones share the link.

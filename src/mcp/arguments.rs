@@ -23,7 +23,7 @@ impl From<BadArguments> for Refused {
     }
 }
 
-/// Name of the tool whose arguments a type holds: that of its row in [`policy::tools`].
+/// Name of the tool whose arguments a type holds: that of its row in [`config::policy::tools`].
 pub trait Named {
     const TOOL: &'static str;
 }

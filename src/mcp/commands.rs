@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::arguments::{BadArguments, Seconds, known_fields, typed};
 use super::reply;
 use super::tools::schema::output;
-use model::call::{MAX_TIMEOUT, STDIN_BYTES};
-use model::defaults::INLINE_CHARACTERS;
-use policy::flags::{
+use config::policy::flags::{
     Changes, DeclaredCommand, Flag, Input, MAX_BYTES, MAX_WORDS, Positional, Takes,
 };
-use policy::reach::TargetPlaces;
-use policy::values::{Type, WordType};
+use config::policy::reach::TargetPlaces;
+use config::policy::values::{Type, WordType};
+use model::call::{MAX_TIMEOUT, STDIN_BYTES};
+use model::defaults::INLINE_CHARACTERS;
 use service::cli::{
     self, AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError, Words,
 };

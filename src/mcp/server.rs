@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::projects::current::CurrentProject;
 use crate::subscriptions::Subscriptions;
 use crate::tool_entry::{InForce, ToolEntry};
-use policy::tools::class_name;
+use config::policy::tools::class_name;
 use projects::{Project, ScriptRoot, ScriptTool};
 use rmcp::ErrorData;
 use rmcp::model::{

@@ -426,8 +426,8 @@ fn user() -> String {
 fn unlisted() -> String {
     let low = 0_u32;
     let high = 600;
-    let shipped = profile::shipped();
-    let profiles = profile::Profiles::parse(&shipped, &[]).ok();
+    let shipped = config::profile::shipped();
+    let profiles = config::profile::Profiles::parse(&shipped, &[]).ok();
     let name = model::job::ProfileName::new("bash");
     let profile = name.and_then(|name| profiles.as_ref()?.get(&name).cloned());
     let listed = profile.map(|profile| profile.calls).unwrap_or_default();

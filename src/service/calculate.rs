@@ -170,16 +170,17 @@ fn ended(report: &Report) -> Result<BcRun, CalcError> {
 #[cfg(test)]
 mod tests {
     use calc::{PRECISION, calculate, calculate_advanced};
+    use config::profile::Profiles;
     use model::job::Limits;
     use model::outcome::Ended;
-    use profile::Profiles;
 
     use super::*;
     use crate::report::Clamped;
 
     #[test]
     fn a_calculation_differs_in_its_input_alone_from_what_its_profile_executes_ahead() {
-        let profiles = Profiles::parse(&profile::shipped(), &[]).map_err(|error| error.to_string());
+        let profiles =
+            Profiles::parse(&config::profile::shipped(), &[]).map_err(|error| error.to_string());
         let bc =
             profiles.map(|profiles| profiles.iter().find(|it| it.name.as_str() == "bc").cloned());
         let ahead = bc.map(|bc| bc.and_then(|bc| bc.ahead).map(|ahead| (ahead.argv, ahead.env)));

@@ -7,10 +7,10 @@ use crate::cli::{CommandTerms, Declared};
 use crate::refused::{Refused, RefusedKind};
 use crate::request::ExecOptions;
 use config::Loaded;
+use config::policy::group::ToolGroup;
+use config::policy::tools::{NAMES, ruled_by};
+use config::policy::{Policy, Principal, Terms};
 use model::profile::Profile;
-use policy::group::ToolGroup;
-use policy::tools::{NAMES, ruled_by};
-use policy::{Policy, Principal, Terms};
 
 /// Configuration with the rules of one client, and what follows from them.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use policy::Principal;
+use config::policy::Principal;
 
 /// Places of one kind.
 #[derive(Debug)]

@@ -39,11 +39,11 @@ use tokio_util::sync::CancellationToken;
 use audit::Unrecorded;
 use capture::tap::Tap;
 use capture::{Captured, Produced};
+use config::policy::{Denial, Grant};
 use model::call::{Call, Correlation};
 use model::job::Limits;
 use model::outcome::{Ended, Failure};
 use model::receipt::Receipt;
-use policy::{Denial, Grant};
 
 pub use executor::{Executor, Scope, Setup};
 use report::Clamped;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Refusal;
 use crate::fair::{FairShare, Share};
 use crate::turns::{RunningTurn, Turns};
-use policy::Principal;
+use config::policy::Principal;
 
 /// Bounds the number of running and queued calls. Of one client's, the first that came is the first that runs; between
 /// clients, the next is of the one for which the fewest run.

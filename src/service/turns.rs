@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use policy::Principal;
+use config::policy::Principal;
 
 /// Time after its last call for which a turn is left for a client. Beyond, all such clients have some together.
 const LEFT_FOR: Duration = Duration::from_secs(60);

@@ -14,13 +14,13 @@ use crate::{Caller, Refusal, Report, session, watch};
 use audit::{Audit, LoggedCall};
 use capture::KEPT_BYTES;
 use config::Loaded;
+use config::policy::flags::Changes;
+use config::policy::tools::{Runs, ToolSpec};
+use config::policy::{Grant, JobContext, Policy, Principal};
 use link::{ConnectionListener, Link};
 use model::call::Call;
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{Ended, Outcome};
-use policy::flags::Changes;
-use policy::tools::{Runs, ToolSpec};
-use policy::{Grant, JobContext, Policy, Principal};
 
 /// State that all clients of a server share.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::net::TcpListener;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use config::policy::Principal;
 use http::access::browser::{ListenerReach, ServedNames};
 use http::access::{AccessRules, WithoutToken};
 use http::door::MakeHandler;
@@ -16,7 +17,6 @@ use http::serve::{Front, Listener, serve};
 use mcp::lines::Ends;
 use mcp::server::Continuity;
 use mcp::tasks::Tasks;
-use policy::Principal;
 use rmcp::model::*;
 use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};

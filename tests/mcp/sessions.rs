@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use policy::group::ToolGroup;
-use policy::tools::NAMES;
+use config::policy::group::ToolGroup;
+use config::policy::tools::NAMES;
 use serde_json::{Value, json};
 
 use crate::client::{Client, initialize, modern, script, text};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::Config;
+use config::document::Document;
+use config::policy::Policy;
 use model::defaults::{self, GIB, KIB, MIB};
 use model::outcome::DENIALS_COUNTED;
 use model::{call, job};
-use policy::Policy;
-use profile::document::Document;
 
 const README: &str = include_str!("../../README.md");
 const SECURITY: &str = include_str!("../../SECURITY.md");
@@ -45,7 +45,7 @@ fn table(heading: &str) -> BTreeMap<&'static str, &'static str> {
 }
 
 fn shipped(name: &str) -> Option<job::Limits> {
-    let profiles = profile::Profiles::parse(&profile::shipped(), &[]).ok()?;
+    let profiles = config::profile::Profiles::parse(&config::profile::shipped(), &[]).ok()?;
     Some(profiles.get(&job::ProfileName::new(name)?)?.limits)
 }
 
@@ -109,15 +109,19 @@ fn documented_examples_are_accepted() {
         on.map(|on| on.into_iter().collect()),
         Ok(vec!["cli_file".to_owned(), "cli_jq".to_owned()])
     );
-    let shipped =
-        profile::Profiles::parse(&profile::shipped(), &[]).unwrap_or_else(|m| panic!("{m}"));
+    let shipped = config::profile::Profiles::parse(&config::profile::shipped(), &[])
+        .unwrap_or_else(|m| panic!("{m}"));
     let declared = Policy::parse(std::slice::from_ref(tool), &shipped);
     assert_eq!(declared.map(|policy| policy.command("cli_wc").is_some()), Ok(true));
-    let reaching = profile::Profiles::parse(&profile::shipped(), std::slice::from_ref(api));
+    let reaching =
+        config::profile::Profiles::parse(&config::profile::shipped(), std::slice::from_ref(api));
     let reaching = reaching.unwrap_or_else(|mistake| panic!("{mistake}"));
     let written = job::ProfileName::new("api").and_then(|name| reaching.get(&name).cloned());
     assert!(written.is_some_and(|it| it.egress.rules.iter().any(|rule| rule.id == "api")));
-    let profiles = profile::Profiles::parse(&profile::shipped(), std::slice::from_ref(profile));
+    let profiles = config::profile::Profiles::parse(
+        &config::profile::shipped(),
+        std::slice::from_ref(profile),
+    );
     let profiles = profiles.unwrap_or_else(|mistake| panic!("{mistake}"));
     let policy = Policy::parse(std::slice::from_ref(policy), &profiles);
     assert_eq!(policy.map(|policy| policy.rules().len()), Ok(1));

@@ -1,7 +1,7 @@
 //! A cell without namespaces: the tier `landlock+seccomp`, for machines that refuse user namespaces.
 //!
 //! Such a cell runs on the host's own tree. Landlock limits it to a list of paths, with one private directory
-//! to write to; the filter refuses calls that Landlock does not cover, by number (`profile::tier`). Its
+//! to write to; the filter refuses calls that Landlock does not cover, by number (`config::profile::tier`). Its
 //! processes share a Landlock domain: a signal from within it reaches only them, so that `kill(-1)` of its init
 //! ends the whole cell, even processes that have left their parents.
 //!

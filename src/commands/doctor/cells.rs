@@ -6,6 +6,8 @@ use super::layer::{LayerCheck, LayerState, PROFILE, ProbeResult, missing, ok};
 use crate::commands::error::CliError;
 use crate::commands::settings::Settings;
 use crate::commands::start;
+use config::policy::{Grant, Policy};
+use config::profile::Profiles;
 use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{JobMode, ProfileName, SessionId, StartDirectory, Within, Workspace};
@@ -13,8 +15,6 @@ use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
 use model::wire::Ready;
-use policy::{Grant, Policy};
-use profile::Profiles;
 use service::shell::ScriptArgs;
 
 /// Profiles that are tried always, with the arguments and the input of the program that runs in them.

@@ -10,8 +10,8 @@ use syscalls::{aarch64, x86_64};
 
 use crate::commands::confine;
 use crate::commands::error::CliError;
+use config::profile::Profiles;
 use model::profile::floor;
-use profile::Profiles;
 
 /// Calls that no cell may make, but programs of a container outside of cells do. They are in the default profiles of
 /// engines too: each needs capabilities, or reaches processes of the same user only.

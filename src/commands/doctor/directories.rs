@@ -5,10 +5,10 @@ use std::path::Path;
 use super::layer::{ProbeResult, ok, weak};
 use crate::commands::grants::toolchains::FoundToolchains;
 use crate::commands::settings::Settings;
+use config::profile::toolchains::ToolchainChoice;
 use model::accounts;
 use model::job::Access;
 use model::units::Size;
-use profile::toolchains::ToolchainChoice;
 use supervisor::{Granted, protect};
 
 /// Lists names in the current directory that would not be fully guarded if it were granted.

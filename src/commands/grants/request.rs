@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use clap::Args;
 
 use crate::commands::error::CliError;
+use config::profile::egress::InvalidEgress;
+use config::profile::toolchains::ToolchainChoice;
 use model::call::Env;
 use model::defaults::MIN_MEMORY;
 use model::egress::EgressRule;
@@ -16,8 +18,6 @@ use model::outcome::in_words;
 use model::profile::ProfileAdditions;
 use model::receipt::Tier;
 use model::units::Size;
-use profile::egress::InvalidEgress;
-use profile::toolchains::ToolchainChoice;
 
 /// Directory of the workspace in a cell.
 pub(crate) const WORKSPACE: &str = "/workspace";
@@ -140,7 +140,7 @@ pub(crate) fn unguard(mounts: &mut [MountRequest]) -> Result<(), CliError> {
 /// # Errors
 /// A word that is neither a destination nor a preset.
 pub(crate) fn egress(typed: &[String]) -> Result<Vec<EgressRule>, CliError> {
-    let rules = typed.iter().map(|word| profile::egress::word(word));
+    let rules = typed.iter().map(|word| config::profile::egress::word(word));
     let rules = rules.collect::<Result<Vec<_>, InvalidEgress>>();
     let rules = rules.map_err(|error| CliError::new(format!("--egress: {error}")))?;
     Ok(rules.into_iter().flatten().collect())

@@ -10,12 +10,12 @@ use glob::Pattern;
 
 use super::request::{LINKS, MountRequest};
 use crate::commands::format::plain;
+use config::profile::toolchains::{
+    DOWNLOADED, PROGRAMS, TOOLCHAINS, Toolchain, ToolchainChoice, alternatives,
+};
 use model::accounts;
 use model::job::Access;
 use model::profile::{DownloadedVariable, PATH};
-use profile::toolchains::{
-    DOWNLOADED, PROGRAMS, TOOLCHAINS, Toolchain, ToolchainChoice, alternatives,
-};
 
 /// Grants and variables for the tool chains that were found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,9 +17,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use cell::record::{self, PathAccess};
+use config::document::Document;
+use config::profile::{Profiles, shipped};
 use model::profile::{PathKind, Profile};
-use profile::document::Document;
-use profile::{Profiles, shipped};
 use sys::{memory, process};
 
 /// Number of files in one directory from which the directory is offered in their place.

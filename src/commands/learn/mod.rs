@@ -25,6 +25,7 @@ use crate::commands::run::arguments::{CallArguments, RunArguments, RunRequest, c
 use crate::commands::settings::Settings;
 use crate::commands::terminal::filtered_output::FilteredOutput;
 use crate::commands::{doctor, exit, run, settings, start};
+use config::policy::{Grant, Policy};
 use last_lines::LastLines;
 use link::Link;
 use missing_paths::{HostExaminer, MissingPaths, quoted};
@@ -35,7 +36,6 @@ use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in
 use model::profile::floor::{self, Grantable};
 use model::profile::{PathKind, Profile, calls};
 use network::NetworkRefusals;
-use policy::{Grant, Policy};
 use service::host_programs::HostPrograms;
 use service::report::{Cut, StreamReport};
 use supervisor::ScopeWish;
@@ -358,8 +358,8 @@ fn times(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profile::document::Document;
-    use profile::{Profiles, shipped};
+    use config::document::Document;
+    use config::profile::{Profiles, shipped};
 
     fn denied(call: &str, count: u32) -> DeniedCall {
         let number = calls::number(call).unwrap_or(u32::MAX);

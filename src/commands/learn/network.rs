@@ -164,8 +164,8 @@ fn id(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profile::document::Document;
-    use profile::{Profiles, shipped};
+    use config::document::Document;
+    use config::profile::{Profiles, shipped};
 
     fn refused(to: &str, grant: bool) -> Denied {
         let grant = grant.then(|| "[[egress]] …".to_owned());

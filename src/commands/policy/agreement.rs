@@ -5,12 +5,12 @@ use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use crate::commands::serve::listener;
 use config::Loaded;
+use config::policy::flags::DeclaredCommand;
+use config::policy::hooks::HookPoint;
+use config::policy::tools;
+use config::policy::{Effect, Policy, Principal, Profiles};
 use model::egress::{EgressRule, NetworkClass};
 use model::nearest::nearest;
-use policy::flags::DeclaredCommand;
-use policy::hooks::HookPoint;
-use policy::tools;
-use policy::{Effect, Policy, Principal, Profiles};
 
 /// Checks that each rule of egress that the policy names exists: in the profile, or among the additions.
 ///

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, limits, limits_json, plain, pretty};
 use crate::commands::{check_files, settings};
+use config::policy::tools;
+use config::policy::{Denial, Effect, Policy, Principal, Rule, Terms};
+use config::profile::Profiles;
 use config::{HostContext, Loaded};
 use model::call::Asked;
 use model::job::ProfileName;
 use model::nearest::nearest;
 use model::units::{Size, Time};
-use policy::tools;
-use policy::{Denial, Effect, Policy, Principal, Rule, Terms};
-use profile::Profiles;
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Args)]
@@ -74,7 +74,7 @@ pub fn main(typed: &PolicyArguments, config: Option<&Path>) -> Result<u8, CliErr
 fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let sources = config::sources(config, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    let profiles = Profiles::parse(&profile::shipped(), &sources.profiles)
+    let profiles = Profiles::parse(&config::profile::shipped(), &sources.profiles)
         .map_err(|mistake| CliError::new(mistake.to_string()))?;
     let documents = match typed.files.as_slice() {
         [] => sources.policies,

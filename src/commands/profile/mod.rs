@@ -14,9 +14,9 @@ use crate::commands::format::{Rows, plain, pretty};
 use crate::commands::learn::{self, LearnArguments};
 use crate::commands::{check_files, settings};
 use config::HostContext;
+use config::profile::Profiles;
 use model::job::ProfileName;
 use model::profile::Profile;
-use profile::Profiles;
 use view::View;
 
 /// Arguments as typed.
@@ -158,7 +158,7 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
     let sources = config::sources(config, &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
     let documents = check_files::documents(&typed.files)?;
-    let shipped = profile::shipped();
+    let shipped = config::profile::shipped();
     let profiles = check_files::together(&documents, |files| {
         Profiles::stacked(&[&shipped, &sources.profiles, files])
     })?;

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::commands::format::{Rows, limits, limits_json, plain, wrapped};
+use config::profile::account::{About, Account};
 use model::egress::EgressRule;
 use model::outcome::errno_text;
 use model::profile::condition::Verdict;
 use model::profile::{Ahead, Exec, HostPath, PathKind, Presence, Profile, calls, floor, never};
 use model::receipt::MemoryHold;
 use model::units::Size;
-use profile::account::{About, Account};
 
 /// A profile, its account, and its system calls in groups.
 #[derive(Debug)]

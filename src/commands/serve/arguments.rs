@@ -16,12 +16,12 @@ use crate::commands::grants::request::{
 };
 use config::HostContext;
 use config::mcp_server::McpSettings;
+use config::policy::group::ToolGroup;
 use model::egress::EgressRule;
 use model::job::Access;
 use model::outcome::in_words;
 use model::profile::ProfileAdditions;
 use model::units::Size;
-use policy::group::ToolGroup;
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Default, Args)]

@@ -20,6 +20,7 @@ use crate::commands::error::CliError;
 use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
 use config::json::JsonNetwork;
+use config::policy::Principal;
 use http::access::browser::{ListenerReach, ServedNames};
 use http::access::tokens::Token;
 use http::access::{AccessRules, ClientRights, WithoutToken};
@@ -28,7 +29,6 @@ use http::tcp::LineListener;
 use http::{ListenerLimits, OwnMemory};
 use model::call::Cwd;
 use model::outcome::in_words;
-use policy::Principal;
 
 /// Variable with a token, for a server whose configuration has no token.
 const VARIABLE: &str = "COFFERDAM_HTTP_TOKEN";
@@ -476,7 +476,7 @@ mod tests {
 
     use super::*;
     use config::Config;
-    use profile::document::Document;
+    use config::document::Document;
 
     fn settings(text: &str) -> HttpSettings {
         let document = Document::new("f", &format!("schema = 1\n{text}"));

@@ -12,10 +12,10 @@ use crate::commands::format::plain;
 use crate::commands::grants::request::{MountRequest, WORKSPACE};
 use crate::commands::project::ServedProject;
 use crate::commands::settings::{self, Settings};
+use config::policy::tools::FETCH;
 use mcp::projects::CurrentProject;
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
-use policy::tools::FETCH;
 use projects::watcher::WatcherSpec;
 use projects::{KEPT, ProjectDirectory, ProjectSettings};
 
@@ -49,7 +49,7 @@ pub(super) fn read(
 pub(super) fn apply(settings: &mut Settings, project: &ProjectSettings) -> Result<(), CliError> {
     settings.workers = project.workers;
     let rule = |host: &String| {
-        profile::egress::host(host).map_err(|error| {
+        config::profile::egress::host(host).map_err(|error| {
             CliError::new(format!("hosts of projects: {error}"))
                 .with_hint("[project] hosts, MCPBASH_HTTPS_ALLOW_HOSTS, MCPBASH_GIT_ALLOW_HOSTS")
         })

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 
 use crate::respond::Refusal;
 use browser::ServedNames;
+use config::policy::Principal;
 use failures::Failures;
-use policy::Principal;
 pub use rights::ClientRights;
 use tokens::Token;
 

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::ClientRights;
-use policy::Principal;
+use config::policy::Principal;
 
 /// Minimum characters of a token.
 const MIN_CHARACTERS: usize = 32;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::LINE_BYTES;
 use crate::values::{JsonValues, MAX_VALUES};
-use policy::Principal;
+use config::policy::Principal;
 use service::fair::{FairShare, Share};
 
 /// Unit in which memory for lines is given out.

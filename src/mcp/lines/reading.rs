@@ -330,7 +330,7 @@ impl Reading {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a failed read is a failed test")]
 mod tests {
-    use policy::Principal;
+    use config::policy::Principal;
     use rmcp::model::{EmptyResult, ServerResult};
     use rmcp::transport::Transport;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};

@@ -9,7 +9,7 @@ use tracing::Instrument;
 use super::{SERVER_INFO_KEY, Server};
 use crate::context::Context;
 use crate::{commands, harmless, projects, reply, tasks};
-use policy::tools::class_name;
+use config::policy::tools::class_name;
 use service::cli::Declared;
 use service::refused::{Refused, RefusedKind};
 

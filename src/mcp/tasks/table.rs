@@ -432,7 +432,7 @@ async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<Un
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use policy::Principal;
+    use config::policy::Principal;
     use rmcp::model::{CallToolResult, ContentBlock};
 
     use super::*;

@@ -11,7 +11,7 @@ use crate::arguments::nearest;
 use crate::context::Context;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
-use policy::flags::{DeclaredCommand, Flag, Positional, PositionalEgress, Takes};
+use config::policy::flags::{DeclaredCommand, Flag, Positional, PositionalEgress, Takes};
 use service::cli::Declared;
 use service::cli::state::ToolFigures;
 use service::refused::{Refused, RefusedKind};

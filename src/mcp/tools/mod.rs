@@ -1,6 +1,6 @@
 //! The table of the built-in tools: how each is listed, and how a call of it is performed.
 //!
-//! It is made from the rows of [`policy::tools`]. The type that a row names holds a call's arguments
+//! It is made from the rows of [`config::policy::tools`]. The type that a row names holds a call's arguments
 //! and implements [`BuiltIn`], in a file of this folder.
 
 mod built_in;
@@ -62,7 +62,7 @@ macro_rules! entries {
     };
 }
 
-policy::with_tools!(entries);
+config::with_tools!(entries);
 
 #[cfg(test)]
 mod tests;

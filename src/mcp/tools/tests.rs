@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use config::document::Mistake;
+use config::policy::Policy;
+use config::policy::tools::NAMES;
+use config::profile::Profiles;
 use model::job::ProfileName;
 use model::receipt::{MemoryHold, Tier};
-use policy::Policy;
-use policy::tools::NAMES;
-use profile::Profiles;
-use profile::document::Mistake;
 use serde_json::{Map, Value, json};
 
 use rmcp::model::{JsonObject, Tool};
@@ -69,7 +69,7 @@ macro_rules! forms {
     };
 }
 
-policy::with_tools!(forms);
+config::with_tools!(forms);
 
 /// Returns a value that a schema describes.
 fn sample(schema: &Value) -> Value {
@@ -161,7 +161,7 @@ fn a_value_that_the_schema_describes_is_parsed_and_one_of_another_type_is_not() 
 
 #[test]
 fn no_shipped_flag_list_has_the_name_of_a_tool() -> Result<(), Mistake> {
-    let policy = Policy::parse(&policy::shipped(), &Profiles::compiled_in())?;
+    let policy = Policy::parse(&config::policy::shipped(), &Profiles::compiled_in())?;
     assert!(!policy.commands().is_empty());
     let taken = policy.commands().iter().find(|command| NAMES.contains(&command.name.as_str()));
     assert_eq!(taken, None);

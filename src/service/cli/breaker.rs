@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use policy::conduct::BreakerLimits;
+use config::policy::conduct::BreakerLimits;
 
 /// Circuit breaker of one tool.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use super::result::{AboutCall, DeclaredResult, ToolError};
 use crate::Report;
 use capture::Captured;
 use capture::text::render;
+use config::policy::hooks::{HookPoint, HookScript};
 use model::outcome::Outcome;
-use policy::hooks::{HookPoint, HookScript};
 
 /// Maximum characters of a refusal in the reply.
 const REASON: usize = 500;

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 pub use advice::ErrorType;
 use config::commands::CommandSettings;
+use config::policy::conduct::{BreakerLimits, Conduct};
+use config::policy::flags::DeclaredCommand;
 use model::profile::Profile;
-use policy::conduct::{BreakerLimits, Conduct};
-use policy::flags::DeclaredCommand;
 pub(crate) use request::words;
 pub use request::{BadRequest, DeclaredRequest, Words, call, correlation};
 pub use result::{AboutCall, DeclaredResult, ToolError};

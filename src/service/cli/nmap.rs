@@ -110,7 +110,7 @@ fn with(mut value: Value, key: &str, field: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::super::output::parse;
-    use policy::conduct::OutputForm;
+    use config::policy::conduct::OutputForm;
     use serde_json::{Value, json};
 
     /// What nmap 7.93 prints for two hosts, shortened.

@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value};
 
-use policy::conduct::OutputForm;
-use policy::hooks::{FoundLine, Hooks};
-use policy::summary::SummaryPart;
+use config::policy::conduct::OutputForm;
+use config::policy::hooks::{FoundLine, Hooks};
+use config::policy::summary::SummaryPart;
 
 use super::nmap;
 use super::xml::{self, NotXml};

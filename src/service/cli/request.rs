@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Deserialize;
 
 use super::Declared;
+use config::policy::flags::{BadWords, DeclaredCommand, Input};
 use model::call::{Asked, Call, Correlation, Cwd, Env, InvalidCall, Stdin, seconds};
-use policy::flags::{BadWords, DeclaredCommand, Input};
 
 /// One call of a declared command, as the client sent it.
 #[derive(Debug, Clone, Default, PartialEq)]

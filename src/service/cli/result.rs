@@ -15,13 +15,13 @@ use crate::denied::DenialReport;
 use crate::report::{Clamped, network};
 use capture::Captured;
 use capture::text::render;
+use config::policy::Grant;
+use config::policy::flags::BadWords;
+use config::policy::reach::TooLarge;
 use model::clock;
 use model::egress::Denied;
 use model::outcome::{Failure, Outcome};
 use model::receipt::Receipt;
-use policy::Grant;
-use policy::flags::BadWords;
-use policy::reach::TooLarge;
 
 /// Exit code of timeout(1), which the reference implementation also uses.
 const TIMED_OUT: i32 = 124;

@@ -10,8 +10,8 @@ use super::Declared;
 use super::advice::ErrorType;
 use super::breaker::{Breaker, BreakerState};
 use crate::queue::Queue;
-use policy::Principal;
-use policy::conduct::BreakerLimits;
+use config::policy::Principal;
+use config::policy::conduct::BreakerLimits;
 
 /// State of every offered tool, by its name.
 #[derive(Debug, Default)]

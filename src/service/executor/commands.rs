@@ -14,9 +14,9 @@ use crate::cli::{
 use crate::queue::Turn;
 use crate::refused::Refused;
 use crate::{Caller, Refusal, Report};
+use config::policy::conduct::Retries;
 use model::call::{Call, Correlation};
 use model::outcome::{Failure, Outcome};
-use policy::conduct::Retries;
 
 impl Scope {
     /// Runs one of [`Scope::commands`]; the result reports an error in its arguments.

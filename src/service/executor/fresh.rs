@@ -11,10 +11,10 @@ use crate::shell::{self, ScriptArgs};
 use crate::workbench::RunOptions;
 use crate::{Caller, Report};
 use capture::lines::Wanted;
+use config::policy::tools::{Runs, ToolSpec};
 use model::defaults::INLINE_CHARACTERS;
 use model::job::{ProfileName, Workspace};
 use model::outcome::DeniedCall;
-use policy::tools::{Runs, ToolSpec};
 
 impl Scope {
     /// Runs a script in a fresh cell, as a call of `tool`.

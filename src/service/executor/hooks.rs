@@ -10,11 +10,11 @@ use crate::cli::{self, AboutCall, BadRequest, Declared, DeclaredRequest, Declare
 use crate::cli::{ErrorType, ToolError};
 use crate::shell::{self, ScriptArgs};
 use crate::{Caller, Refusal, Report};
+use config::policy::Grant;
+use config::policy::hooks::{HookPoint, HookScript};
 use model::call::{Call, Correlation};
 use model::egress::{NetworkClass, Only};
 use model::job::Workspace;
-use policy::Grant;
-use policy::hooks::{HookPoint, HookScript};
 
 /// Points of the hooks that run before the program, in their order in the file.
 const BEFORE: [HookPoint; 2] = [HookPoint::Check, HookPoint::Transform];

@@ -33,6 +33,8 @@ use crate::workbench::{Shared, Workbench};
 use audit::Audit;
 pub use audit::{CallCounts, DURATION_BOUNDS};
 use config::Loaded;
+use config::policy::Principal;
+use config::policy::tools::{asks_a_rule, ruled_by};
 pub use figures::{ServerFigures, SupervisorState};
 use link::Link;
 use model::job::{Access, ListChanges, Workspace};
@@ -40,8 +42,6 @@ use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
 use model::receipt::MemoryHold;
 pub use operator::{NoControl, ToolSwitch};
-use policy::Principal;
-use policy::tools::{asks_a_rule, ruled_by};
 
 /// The tool that describes declared commands; it is listed if there are any.
 const ABOUT_A_TOOL: &str = "get_tool_info";

@@ -92,6 +92,7 @@ impl Executor {
     }
 
     fn knows(&self, tool: &str) -> bool {
-        policy::tools::NAMES.contains(&tool) || self.shared.terms.loaded.policy.declares(tool)
+        config::policy::tools::NAMES.contains(&tool)
+            || self.shared.terms.loaded.policy.declares(tool)
     }
 }

@@ -8,11 +8,11 @@ use crate::request::FetchPlace;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::RunOptions;
 use crate::{Caller, Report};
+use config::policy::Terms;
+use config::policy::tools::{FETCH_PREFIX, PROJECT_PREFIX};
 use model::call::Call;
 use model::egress::{HostPattern, Only, PortRange};
 use model::job::Workspace;
-use policy::Terms;
-use policy::tools::{FETCH_PREFIX, PROJECT_PREFIX};
 
 impl Scope {
     /// Runs a tool of a script project in a fresh cell. The caller's tap receives its output; its input is `args.stdin`

@@ -3,12 +3,12 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
+use config::policy::Policy;
+use config::profile::Profiles;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
-use policy::Policy;
-use profile::Profiles;
 
-use profile::document::Document;
+use config::document::Document;
 
 use super::*;
 use crate::Caller;
@@ -32,7 +32,7 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let (own, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     let profiles = Profiles::compiled_in();
-    let policy = Policy::parse(&policy::shipped(), &profiles)?;
+    let policy = Policy::parse(&config::policy::shipped(), &profiles)?;
     let on = Document::new("c.toml", "schema = 1\n[tools]\non = [\"cli_jq\", \"cli_file\"]\n");
     let config = Config::parse(Some(&on), 1)?;
     let origin = Origin::Embedded;

@@ -23,11 +23,11 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 pub use command::Command;
+use config::policy::Principal;
 pub use feed::{Eof, InputEnd, Rest, WriteResult};
 pub use jobs::{Offsets, Stop};
 use model::job::{JobMode, SessionId};
 use model::shells::ShellKind;
-use policy::Principal;
 pub(crate) use room::until_sent;
 use seat::Seat;
 pub use seat::ShellLoss;

@@ -10,8 +10,8 @@ use super::jobs::END;
 use super::{Named, SessionError, Sessions, ShellLoss, UnusedSession, check_name};
 use crate::workbench::Workbench;
 use crate::{Caller, Refusal};
+use config::policy::Grant;
 use model::job::{ProfileName, SessionId, Workspace};
-use policy::Grant;
 
 /// A session that is being opened. While it exists, no other new session is given room.
 #[derive(Debug)]

@@ -21,13 +21,13 @@ use crate::request::{SessionCommand, Wait};
 use crate::workbench::{Workbench, heard};
 use crate::{Caller, Refusal, Report};
 use capture::KEPT_BYTES;
+use config::policy::flags::Changes;
+use config::policy::{Grant, JobContext};
 use model::call::{Call, Stdin};
 use model::job::{JobMode, SessionId, StartDirectory, Within, Workspace};
 use model::outcome::{Ended, Failure};
 use model::profile::Profile;
 use model::shells::ShellKind;
-use policy::flags::Changes;
-use policy::{Grant, JobContext};
 
 /// Tools whose profile a session has: the first allowed one.
 const OF_SESSIONS: [&str; 2] = ["bash", "bash_exec"];

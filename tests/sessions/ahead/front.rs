@@ -5,14 +5,14 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use config::document::Document;
+use config::profile::Profiles;
 use model::call::{Argv, Cwd, Env};
 use model::job::{ListChanges, ProfileName, Workspace};
 use model::outcome::{Ended, Outcome};
 use model::profile::Profile;
 use model::receipt::Receipt;
 use model::wire::{self, Block, Carried, Event, JobInput, Request, Start, StdinKind};
-use profile::Profiles;
-use profile::document::Document;
 use supervisor::{Caps, IdRange, Spec};
 use sys::memory;
 use sys::socket::{self, Received};
@@ -90,7 +90,7 @@ pub fn expect<T: PartialEq<U> + std::fmt::Debug, U: std::fmt::Debug>(seen: T, wa
 impl Front {
     pub fn start() -> Result<Self, String> {
         let given = [Document::new("waiting.toml", PROFILE)];
-        let profiles = Profiles::parse(&profile::shipped(), &given).map_err(words)?;
+        let profiles = Profiles::parse(&config::profile::shipped(), &given).map_err(words)?;
         let name = ProfileName::new("waiting").ok_or("a name")?;
         let profile = profiles.get(&name).ok_or("a profile")?.clone();
         let caps = Caps {

@@ -5,9 +5,9 @@ mod trial;
 
 use std::path::{Path, PathBuf};
 
+use config::document::{FileKey, Form, KeyTable};
 use config::schema::ConfigFile;
 use page::page;
-use profile::document::{FileKey, Form, KeyTable};
 
 /// Calls `see` with each key of a table and of those in it, and the names that lead to it.
 fn walk<'k>(
@@ -139,7 +139,7 @@ fn every_default_in_code_is_what_an_absent_key_means() {
 #[test]
 fn the_defaults_in_words_are_what_the_server_computes() {
     let text = "schema = 1\n[server]\nconcurrency = 3\n[sessions]\nmost = 2\n[pool]\nwarm = 1\n";
-    let document = profile::document::Document::new("a.toml", text);
+    let document = config::document::Document::new("a.toml", text);
     let config = config::Config::parse(Some(&document), 2).expect("a server's file");
     let shown = config.shown();
     let value = |key| shown.iter().find(|one| one.key == key).map(|one| one.value.as_str());

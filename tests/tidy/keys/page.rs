@@ -1,10 +1,10 @@
 //! Lays the table of keys out as a page.
 
+use config::document::{FileKey, Form, KeyTable, one_line};
 use config::schema::ConfigFile;
-use profile::document::{FileKey, Form, KeyTable, one_line};
 
 /// Line about the page's origin.
-const ORIGIN: &str = "<!-- Made from the table of keys in src/config, src/policy and src/profile, like the schemas: \
+const ORIGIN: &str = "<!-- Made from the table of keys in src/config, like the schemas: \
                       `UPDATE_SNAPSHOTS=1 cargo test --test tidy keys::` writes it. -->";
 
 const HEAD: &str = "\

@@ -1,10 +1,10 @@
 //! Configuration files with one key each, to check that the program accepts every documented key.
 
 use config::Config;
+use config::document::{Document, FileKey, Form, KeyTable, Mistake};
+use config::policy::Policy;
+use config::profile::Profiles;
 use config::schema::ConfigFile;
-use policy::Policy;
-use profile::Profiles;
-use profile::document::{Document, FileKey, Form, KeyTable, Mistake};
 use toml::{Table as Toml, Value};
 
 /// Other keys that a file of its kind, or one with the key, needs in order to be accepted, in addition to those that
@@ -206,7 +206,7 @@ pub fn meaning(kind: ConfigFile, file: &Toml) -> Result<String, Mistake> {
             Ok(shown.iter().map(one).collect())
         }
         ConfigFile::Profile => {
-            let profiles = Profiles::parse(&profile::shipped(), &[document])?;
+            let profiles = Profiles::parse(&config::profile::shipped(), &[document])?;
             let own = |profile: &&model::profile::Profile| profile.name.as_str() == "node";
             Ok(format!("{:?}", profiles.iter().find(own)))
         }

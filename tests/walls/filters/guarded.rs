@@ -6,9 +6,9 @@ use std::path::Path;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cell::seccomp::{Recording, payload_filter, payload_verdicts};
+use config::profile::{Profiles, shipped};
 use model::profile::Family;
 use model::receipt::MemoryHold;
-use profile::{Profiles, shipped};
 
 use super::machine::{Call, run};
 use super::plain::{Answer, Plain, low};

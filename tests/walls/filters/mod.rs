@@ -9,13 +9,13 @@ mod processes;
 use std::collections::BTreeSet;
 
 use cell::seccomp::{Recording, init_filter, payload_filter, payload_verdicts};
+use config::profile::{Profiles, shipped};
 use machine::{Call, run};
 use model::egress::{Egress, NetworkClass};
 use model::profile::condition::Verdict;
 use model::profile::{Family, Profile};
 use model::receipt::MemoryHold;
 use plain::{Answer, Plain};
-use profile::{Profiles, shipped};
 use sys::bpf::Instruction;
 
 use crate::support::{Check, PlainTest};

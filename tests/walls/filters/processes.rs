@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use cell::seccomp::{Recording, allowed, payload_verdicts};
 use cofferdam::commands::confine::{self, Duties};
+use config::profile::{Profiles, shipped};
 use model::receipt::MemoryHold;
-use profile::{Profiles, shipped};
 use supervisor::filter;
 
 use super::machine::{Call, run};
