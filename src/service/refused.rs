@@ -1,10 +1,10 @@
 //! Calls without a result, as every front door reports them: the kind, the message, and the remedy as a hint.
 
 use calc::CalcError;
+use config::policy::Denial;
 use model::call::InvalidCall;
 use model::outcome::Failure;
 use model::receipt::Receipt;
-use policy::Denial;
 
 use super::Refusal;
 
@@ -92,8 +92,8 @@ impl From<Refusal> for Refused {
             | Refusal::Unrecorded(_)
             | Refusal::Session(_)
             | Refusal::Job(_)) => {
-                let hint = other.hint().unwrap_or_default();
-                Self::failed(other.to_string()).with_hint(hint)
+                let hint = other.hint();
+                Self { hint, ..Self::failed(other.to_string()) }
             }
         }
     }

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use audit::Audit;
 use cofferdam::commands::streams::Streams;
 use cofferdam::commands::{settings, start};
+use config::policy::Principal;
 use link::Link;
 use mcp::lines::Ends;
 use mcp::serve::{Offer, Watch, streams};
 use model::job::Workspace;
 use model::receipt::Tier;
-use policy::Principal;
 use service::Executor;
 use supervisor::{Caps, IdRange, OwnIds, ScopeWish, Spec};
 
