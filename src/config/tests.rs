@@ -52,14 +52,14 @@ fn make(directory: &Path) -> io::Result<()> {
 }
 
 /// Returns the result of `load` as text.
-fn told(explicit: Option<&Path>, surroundings: &HostContext) -> String {
+fn outcome(explicit: Option<&Path>, surroundings: &HostContext) -> String {
     load(explicit, surroundings).map_or_else(|error| error.to_string(), |l| l.origin.to_string())
 }
 
 #[test]
 fn without_any_file_the_embedded_defaults_run() -> io::Result<()> {
     let places = Places::new()?;
-    assert_eq!(told(None, &places.bare()), "embedded defaults");
+    assert_eq!(outcome(None, &places.bare()), "embedded defaults");
     Ok(())
 }
 
@@ -98,12 +98,12 @@ fn a_place_named_on_purpose_must_be_there() -> io::Result<()> {
     let places = Places::new()?;
     let gone = places.root.path().join("gone");
     let message = format!("cannot read {}: no such file or directory (ENOENT)", gone.display());
-    assert_eq!(told(Some(&gone), &places.bare()), message);
+    assert_eq!(outcome(Some(&gone), &places.bare()), message);
     let named = HostContext { cofferdam_config: Some(gone.into()), ..places.bare() };
-    assert_eq!(told(None, &named), message);
+    assert_eq!(outcome(None, &named), message);
     let relative = HostContext { cofferdam_config: Some("conf".into()), ..places.bare() };
     assert_eq!(
-        told(None, &relative),
+        outcome(None, &relative),
         "$COFFERDAM_CONFIG is `conf`, which depends on the current directory\nhint: use an absolute path"
     );
     Ok(())
@@ -131,7 +131,7 @@ fn what_others_can_write_is_refused() -> io::Result<()> {
             "others can write {0}, so they could configure the sandbox\nhint: chmod go-w {0}",
             changed.display()
         );
-        assert_eq!(told(Some(&directory), &places.bare()), expected, "{name} {mode:o}");
+        assert_eq!(outcome(Some(&directory), &places.bare()), expected, "{name} {mode:o}");
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn files_of_another_user_are_refused() -> io::Result<()> {
     let file = directory.join("cofferdam.toml");
     std::os::unix::fs::chown(&file, Some(12_345), None)?;
     assert_eq!(
-        told(Some(&directory), &places.bare()),
+        outcome(Some(&directory), &places.bare()),
         format!(
             "{} belongs to uid 12345, which could configure the sandbox\n\
              hint: it must belong to root or to the user who starts cofferdam",
@@ -166,7 +166,7 @@ fn a_link_to_another_users_file_is_judged_by_the_file() -> io::Result<()> {
     fs::set_permissions(&elsewhere, Permissions::from_mode(0o666))?;
     let link = directory.join("cofferdam.toml");
     symlink(&elsewhere, &link)?;
-    assert!(told(Some(&directory), &places.bare()).starts_with("others can write"));
+    assert!(outcome(Some(&directory), &places.bare()).starts_with("others can write"));
     Ok(())
 }
 
@@ -186,7 +186,7 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
         ],
     )?;
     let loaded = load(Some(&directory), &places.bare());
-    let told = loaded.map(|loaded| {
+    let outcome = loaded.map(|loaded| {
         let rules: Vec<String> = loaded.policy.rules().iter().map(|rule| rule.id.clone()).collect();
         let names: Vec<String> = loaded.profiles.iter().map(|p| p.name.to_string()).collect();
         (rules, names, loaded.config.queue)
@@ -212,7 +212,7 @@ fn each_part_is_optional_and_stands_for_itself() -> io::Result<()> {
         .to_vec(),
         queue,
     );
-    assert_eq!(told.map_err(|e| e.to_string()), Ok(expected));
+    assert_eq!(outcome.map_err(|e| e.to_string()), Ok(expected));
     Ok(())
 }
 
@@ -222,7 +222,7 @@ fn mistakes_are_reported_with_their_file() -> io::Result<()> {
     let directory =
         places.with("conf", &[("cofferdam.toml", "schema = 1\n[server]\nqeue = 3\n")])?;
     assert_eq!(
-        told(Some(&directory), &places.bare()),
+        outcome(Some(&directory), &places.bare()),
         format!(
             "{}/cofferdam.toml:3:1: unknown field `qeue`, expected one of `concurrency`, `queue`, \
              `uid_base`, `uid_count`, `egress`\nhint: did you mean `queue`?",
@@ -326,34 +326,34 @@ fn every_value_is_shown_with_its_source() {
 
 #[test]
 fn values_out_of_range_are_reported() {
-    let told = |section: &str| config(&format!("schema = 1\n{section}\n")).map(|_| ());
+    let outcome = |section: &str| config(&format!("schema = 1\n{section}\n")).map(|_| ());
     let at = |message: &str| Err(format!("c.toml:3:{message}"));
-    assert_eq!(told("[server]\nconcurrency = 0"), at("15: must be above zero"));
+    assert_eq!(outcome("[server]\nconcurrency = 0"), at("15: must be above zero"));
     let small = at("13: a file of the log has 64K at least");
-    assert_eq!(told("[audit]\nmax_bytes = \"63K\""), small);
-    assert_eq!(told("[audit]\nmax_bytes = \"64K\""), Ok(()));
-    assert_eq!(told("[audit]\nkeep = 1001"), at("8: at most 1000 rotated files are kept"));
-    assert_eq!(told("[audit]\nkeep = 1000"), Ok(()));
-    assert_eq!(told("[audit]\nkeep = 0"), at("8: must be above zero"));
+    assert_eq!(outcome("[audit]\nmax_bytes = \"63K\""), small);
+    assert_eq!(outcome("[audit]\nmax_bytes = \"64K\""), Ok(()));
+    assert_eq!(outcome("[audit]\nkeep = 1001"), at("8: at most 1000 rotated files are kept"));
+    assert_eq!(outcome("[audit]\nkeep = 1000"), Ok(()));
+    assert_eq!(outcome("[audit]\nkeep = 0"), at("8: must be above zero"));
     assert_eq!(
-        told("[server]\nuid_base = 1000"),
+        outcome("[server]\nuid_base = 1000"),
         at("12: `uid_base` is 65536 at least: below are users of the machine")
     );
     assert_eq!(
-        told("[server]\nuid_base = 4294967295"),
+        outcome("[server]\nuid_base = 4294967295"),
         at("12: `uid_base` and `uid_count` together go beyond the last uid")
     );
-    assert_eq!(told("[audit]\nfile = \"log\""), at("8: a path must be absolute"));
-    assert_eq!(told("[nested]\nsockets = { a = \"/run/a\" }"), Ok(()));
+    assert_eq!(outcome("[audit]\nfile = \"log\""), at("8: a path must be absolute"));
+    assert_eq!(outcome("[nested]\nsockets = { a = \"/run/a\" }"), Ok(()));
     let secret = |name: &str, from: &str| {
-        told(&format!("[[secret]]\nname = \"{name}\"\nfrom = \"{from}\"\n"))
+        outcome(&format!("[[secret]]\nname = \"{name}\"\nfrom = \"{from}\"\n"))
     };
     assert_eq!(secret("github", "env:GH_TOKEN"), Ok(()));
-    assert!(secret("Git Hub", "env:GH_TOKEN").is_err_and(|told| told.contains("lower-case")));
-    assert!(secret("github", "ghp_value").is_err_and(|told| told.contains("write `file:")));
-    assert_eq!(told("[nested]\nsockets = { a = \"run/a\" }"), at("17: a path must be absolute"));
+    assert!(secret("Git Hub", "env:GH_TOKEN").is_err_and(|outcome| outcome.contains("lower-case")));
+    assert!(secret("github", "ghp_value").is_err_and(|outcome| outcome.contains("write `file:")));
+    assert_eq!(outcome("[nested]\nsockets = { a = \"run/a\" }"), at("17: a path must be absolute"));
     assert_eq!(
-        told("[nested]\nsockets = { \"../a\" = \"/run/a\" }"),
+        outcome("[nested]\nsockets = { \"../a\" = \"/run/a\" }"),
         at("13: a socket's name is lower-case letters, digits and dashes, at most 32")
     );
     assert_eq!(

@@ -16,7 +16,7 @@ use crate::{harmless, tasks};
 use projects::ScriptMessage;
 
 /// Messages that a client receives in each [`WINDOW`], at most; the rest is counted.
-pub const MOST: u32 = 100;
+pub const MAX_IN_WINDOW: u32 = 100;
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 /// Error message for an unknown level.
@@ -45,7 +45,7 @@ impl Window {
         if now.saturating_duration_since(window.since) >= WINDOW {
             *window = Self { since: now, sent: 0, ..*window };
         }
-        if window.sent >= MOST {
+        if window.sent >= MAX_IN_WINDOW {
             window.left_out = window.left_out.saturating_add(1);
             return None;
         }
@@ -152,7 +152,7 @@ mod tests {
     fn messages_are_capped_and_the_next_one_counts_the_dropped() {
         let mut window = None;
         let start = Instant::now();
-        for _ in 0..MOST {
+        for _ in 0..MAX_IN_WINDOW {
             assert_eq!(Window::place(&mut window, start), Some(0));
         }
         for _ in 0..3 {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Default and maximum entries of a page.
 const USUAL: usize = 50;
-const MOST: usize = 200;
+const MAX_PAGE: usize = 200;
 /// Key of `_meta` with the length of the whole list.
 const TOTAL: &str = "mcpbash/total";
 /// Length of the longest cursor in bytes.
@@ -97,7 +97,7 @@ pub(crate) fn length(meta: &RequestMetaObject) -> usize {
 
 fn asked_length(asked: Option<&Value>) -> usize {
     let asked = asked.and_then(Value::as_u64).filter(|asked| *asked > 0);
-    asked.and_then(|asked| usize::try_from(asked).ok()).map_or(USUAL, |asked| asked.min(MOST))
+    asked.and_then(|asked| usize::try_from(asked).ok()).map_or(USUAL, |asked| asked.min(MAX_PAGE))
 }
 
 /// Returns a member of the parameters that the protocol does not have there.
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_length_has_bounds() {
         let of = |asked: Value| asked_length(Some(&asked));
-        assert_eq!([of(json!(3)), of(json!(0)), of(json!(201))], [3, USUAL, MOST]);
+        assert_eq!([of(json!(3)), of(json!(0)), of(json!(201))], [3, USUAL, MAX_PAGE]);
         assert_eq!([of(json!(-1)), of(json!("3")), asked_length(None)], [USUAL; 3]);
     }
 }

@@ -98,9 +98,9 @@ pub(super) fn status(report: &CommandReport) -> String {
     if let Some(note) = report.unguarded() {
         push_note(&mut line, &note);
     }
-    for told in report.ended.network.iter().flat_map(network::lines) {
+    for entry in report.ended.network.iter().flat_map(network::lines) {
         line.push('\n');
-        line.push_str(&told);
+        line.push_str(&entry);
     }
     if let Some(changed) = &report.ended.files_changed {
         line.push('\n');

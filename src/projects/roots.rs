@@ -13,7 +13,7 @@ use crate::{Project, ProjectMistake, ROOT};
 /// Place of the file.
 const FILE: &str = "config/roots.json";
 /// Longest list.
-const MOST: usize = 64;
+const MAX_ROOTS: usize = 64;
 /// Longest address of a root in bytes, and the longest name in characters.
 const URI_BYTES: usize = 4096;
 const NAME_CHARACTERS: usize = 128;
@@ -42,7 +42,7 @@ impl Project {
         roots: impl Iterator<Item = (&'r str, Option<&'r str>)>,
     ) -> Vec<ScriptRoot> {
         let mut found: Vec<ScriptRoot> = Vec::new();
-        for (uri, name) in roots.take(MOST) {
+        for (uri, name) in roots.take(MAX_ROOTS) {
             let root = path_of(uri).and_then(|host| self.root_at(&host, name));
             found.extend(root.filter(|root| found.iter().all(|one| one.path != root.path)));
         }
@@ -120,7 +120,7 @@ pub(crate) fn read(tree: &Tree, mistakes: &mut Vec<ProjectMistake>) -> Vec<Scrip
     let mut fields = Fields::new(FILE, object, mistakes);
     let entries = fields.list("roots").unwrap_or_default();
     let mut roots: Vec<ScriptRoot> = Vec::new();
-    for (number, entry) in entries.iter().enumerate().take(MOST) {
+    for (number, entry) in entries.iter().enumerate().take(MAX_ROOTS) {
         match root(tree, entry) {
             Some(root) if roots.iter().any(|one| one.path == root.path) => {}
             Some(root) => roots.push(root),

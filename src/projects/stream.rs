@@ -9,9 +9,9 @@ use crate::output::ScriptMessage;
 /// Bytes of the longest line; a longer one is left out.
 const LINE_BYTES: usize = 64 << 10;
 /// Maximum bytes of a report, which has files and an error in addition to the output.
-const BESIDE_BYTES: usize = 1 << 20;
+const EXTRA_BYTES: usize = 1 << 20;
 /// Questions and downloads that are passed on in each [`WINDOW`].
-const MOST: u32 = 100;
+const MAX_IN_WINDOW: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Bounds of what is taken of a script's output, by the operator.
@@ -127,7 +127,7 @@ impl ScriptStream {
         }
         match &mut self.report {
             None => self.append(bytes),
-            Some(report) if report.len() + bytes.len() <= self.limits.output + BESIDE_BYTES => {
+            Some(report) if report.len() + bytes.len() <= self.limits.output + EXTRA_BYTES => {
                 report.extend_from_slice(bytes);
             }
             Some(_) => self.is_too_long = true,
@@ -153,10 +153,10 @@ impl ScriptStream {
         }
         self.grown = Some(now);
         if has("\"elicitation/create\"") {
-            return self.questions.has_room(MOST, now).then(|| question(line)).flatten();
+            return self.questions.has_room(MAX_IN_WINDOW, now).then(|| question(line)).flatten();
         }
         if has("\"cofferdam/download\"") {
-            let has_room = self.downloads.has_room(MOST, now);
+            let has_room = self.downloads.has_room(MAX_IN_WINDOW, now);
             return has_room.then(|| download(line)).flatten();
         }
         if line.is_empty() || !self.progress.has_room(self.limits.progress, now) {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(stream.push(b"\n", later), []);
         assert_eq!(stream.push(&line(5001.0, "on"), later), [progress(5001.0, "on")]);
         stream.push(b"MARK 0 0\n", later);
-        stream.push(&vec![b'x'; (10 << 20) + BESIDE_BYTES], later);
+        stream.push(&vec![b'x'; (10 << 20) + EXTRA_BYTES], later);
         assert_eq!(stream.take_report(), None);
     }
 

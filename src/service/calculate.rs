@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_calculation_that_takes_too_long_has_one_text_whichever_time_ended_it() {
         let seconds = Duration::from_secs;
-        let told = |outcome: Outcome, wall: u64, cpu: u64| {
+        let error_of = |outcome: Outcome, wall: u64, cpu: u64| {
             let limits = Limits { wall: seconds(wall), cpu: seconds(cpu), ..Limits::none() };
             let report = Report {
                 ended: Ended { outcome, ..Ended::failed(Failure::Lost) },
@@ -207,11 +207,11 @@ mod tests {
         };
         let expected = |text: &str| Err(text.to_owned());
         let after_30 = expected("Calculation timeout after 30s");
-        assert_eq!(told(Outcome::Timeout, 30, 40), after_30);
-        assert_eq!(told(Outcome::Limit(LimitKind::Cpu), 30, 30), after_30);
+        assert_eq!(error_of(Outcome::Timeout, 30, 40), after_30);
+        assert_eq!(error_of(Outcome::Limit(LimitKind::Cpu), 30, 30), after_30);
         // An operator's profile may have less of it than of time.
         let after_5 = expected("Calculation timeout after 5s");
-        assert_eq!(told(Outcome::Limit(LimitKind::Cpu), 30, 5), after_5);
+        assert_eq!(error_of(Outcome::Limit(LimitKind::Cpu), 30, 5), after_5);
     }
 
     /// Servers run calls on many threads: these futures must be able to move between them.

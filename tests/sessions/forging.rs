@@ -60,7 +60,7 @@ pub fn flood(caller: &Caller) -> Check {
     holds(
         "reported",
         &output,
-        output.contains("something else than its shell told how the command ended"),
+        output.contains("a process other than its shell reported how the command ended"),
     )?;
     let answer = server.with(&json!({ "command": "echo on" }))?;
     equal("a new shell", story(&answer), (Some(0), "on\n".to_owned()))

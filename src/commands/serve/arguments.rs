@@ -75,7 +75,7 @@ pub(super) fn with_mcp_settings(
 ) -> Result<(ServeArguments, McpSettings), CliError> {
     let mcp = McpSettings::read(|name| std::env::var_os(name), &HostContext::of_this_process())
         .map_err(|error| CliError::new(error.to_string()))?;
-    for change in &mcp.told {
+    for change in &mcp.notes {
         tracing::warn!(what = plain(change), "config.clamped");
     }
     let http = typed.listener.http.clone().or_else(|| mcp.http());

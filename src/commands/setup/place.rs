@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use sys::lookup::{self, Follow};
 
 /// Longest file that is read, in bytes (1 MiB).
-const MOST: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A file that may not be there yet.
 pub(super) struct HeldPlace {
@@ -70,11 +70,11 @@ impl HeldPlace {
             opened => File::from(opened?),
         };
         let metadata = file.metadata()?;
-        if !metadata.is_file() || metadata.len() > MOST {
+        if !metadata.is_file() || metadata.len() > MAX_BYTES {
             return Err(io::Error::other("it is no regular file of at most 1M"));
         }
         let mut text = String::new();
-        file.take(MOST).read_to_string(&mut text)?;
+        file.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(Some(HeldText { text, metadata }))
     }
 

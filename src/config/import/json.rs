@@ -79,16 +79,19 @@ type Mistake = (String, String);
 
 fn judge(text: &str) -> Result<(Option<Duration>, Option<JsonNetwork>), Mistake> {
     let written: Written = serde_json::from_str(text).map_err(|error| mistake(&error))?;
-    let told = |why: String, hint: &str| Err((why, hint.to_owned()));
+    let refuse = |why: String, hint: &str| Err((why, hint.to_owned()));
     let network = network(&written.network)?;
     if !written.enabled {
-        return told("`enabled` is false".to_owned(), "set it to true, or leave out --config-json");
+        return refuse(
+            "`enabled` is false".to_owned(),
+            "set it to true, or leave out --config-json",
+        );
     }
     let Some(seconds) = written.command_timeout else { return Ok((None, network)) };
     let most = MAX_TIMEOUT.as_secs();
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if !time.is_zero() && time <= MAX_TIMEOUT => Ok((Some(time), network)),
-        Ok(_) | Err(_) => told(
+        Ok(_) | Err(_) => refuse(
             format!("`commandTimeout` is {seconds}"),
             &format!("it is a number of seconds above 0 and at most {most}"),
         ),
@@ -96,20 +99,20 @@ fn judge(text: &str) -> Result<(Option<Duration>, Option<JsonNetwork>), Mistake>
 }
 
 fn network(network: &Network) -> Result<Option<JsonNetwork>, Mistake> {
-    let told = |why: String, hint: &str| Err((why, hint.to_owned()));
+    let refuse = |why: String, hint: &str| Err((why, hint.to_owned()));
     if network.host.as_ref().is_some_and(String::is_empty) || network.port == Some(0) {
-        return told(
+        return refuse(
             "`network` has an empty `host` or the `port` 0".to_owned(),
             "name both, or neither",
         );
     }
     if let Some(bad) = network.allowed_ips.iter().find(|ip| ip.parse::<IpAddr>().is_err()) {
         let why = format!("`network.allowedIPs`: `{}` is no address", bad.escape_default());
-        return told(why, "write one such as 192.168.1.7");
+        return refuse(why, "write one such as 192.168.1.7");
     }
     if let Some(bad) = network.allowed_subnets.iter().find(|subnet| !is_subnet(subnet)) {
         let why = format!("`network.allowedSubnets`: `{}` is no subnet", bad.escape_default());
-        return told(why, "write one such as 192.168.1.0/24");
+        return refuse(why, "write one such as 192.168.1.0/24");
     }
     let all = network.allowed_ips.iter().chain(&network.allowed_subnets);
     Ok(network.enabled.then(|| JsonNetwork {
@@ -146,7 +149,7 @@ fn mistake(error: &serde_json::Error) -> Mistake {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Result<Option<u64>, String> {
+    fn timeout_of(text: &str) -> Result<Option<u64>, String> {
         judge(text).map(|(time, _)| time.map(|time| time.as_secs())).map_err(|(why, _)| why)
     }
 
@@ -155,8 +158,8 @@ mod tests {
         let whole = r#"{ "commandTimeout": 120, "enabled": true, "network": { "enabled": false,
             "host": "localhost", "port": 3000, "allowedIPs": ["127.0.0.1", "::1"],
             "allowedSubnets": ["10.0.0.0/8", "fd00::/8"] } }"#;
-        assert_eq!(told(whole), Ok(Some(120)));
-        assert_eq!(told("{}"), Ok(None));
+        assert_eq!(timeout_of(whole), Ok(Some(120)));
+        assert_eq!(timeout_of("{}"), Ok(None));
     }
 
     #[test]
@@ -173,25 +176,25 @@ mod tests {
 
     #[test]
     fn settings_that_would_be_ignored_or_cannot_be_are_reported() {
-        let refused = |text: &str| told(text).err().unwrap_or_default();
+        let refused = |text: &str| timeout_of(text).err().unwrap_or_default();
         assert_eq!(refused(r#"{"enabled": false}"#), "`enabled` is false");
         for (number, shown) in [("0", "0"), ("-1", "-1"), ("3601", "3601"), ("1e300", "1e300")] {
-            let told = refused(&format!(r#"{{"commandTimeout": {number}}}"#));
-            assert!(told.starts_with("`commandTimeout` is "), "{shown}: {told}");
+            let message = refused(&format!(r#"{{"commandTimeout": {number}}}"#));
+            assert!(message.starts_with("`commandTimeout` is "), "{shown}: {message}");
         }
-        assert_eq!(told(r#"{"commandTimeout": 3600}"#), Ok(Some(3600)));
+        assert_eq!(timeout_of(r#"{"commandTimeout": 3600}"#), Ok(Some(3600)));
         for ip in ["localhost", "10.0.0.0/8", ""] {
-            let told = refused(&format!(r#"{{"network": {{"allowedIPs": ["{ip}"]}}}}"#));
-            assert_eq!(told, format!("`network.allowedIPs`: `{ip}` is no address"));
+            let message = refused(&format!(r#"{{"network": {{"allowedIPs": ["{ip}"]}}}}"#));
+            assert_eq!(message, format!("`network.allowedIPs`: `{ip}` is no address"));
         }
         for subnet in ["10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.0/-1"] {
-            let told = refused(&format!(r#"{{"network": {{"allowedSubnets": ["{subnet}"]}}}}"#));
-            assert_eq!(told, format!("`network.allowedSubnets`: `{subnet}` is no subnet"));
+            let message = refused(&format!(r#"{{"network": {{"allowedSubnets": ["{subnet}"]}}}}"#));
+            assert_eq!(message, format!("`network.allowedSubnets`: `{subnet}` is no subnet"));
         }
         for mistaken in
             ["", "[]", r#"{"commandTimeout": "600"}"#, r#"{"network": {"port": 70000}}"#]
         {
-            assert!(told(mistaken).is_err(), "{mistaken}");
+            assert!(timeout_of(mistaken).is_err(), "{mistaken}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Settings in the form of the reference implementation of command-line tools: variables named `MCP_…`, and a file of
 //! YAML that `MCP_CONFIG_FILE` names. A variable overrides the file, and both override `cofferdam.toml`.
 //!
-//! A number out of its range is set to the nearest that is in it, and that is told, as there. What would be ignored
+//! A number out of its range is set to the nearest that is in it, and that is reported, as there. What would be ignored
 //! there and could be taken for a protection here is refused.
 
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ pub struct McpSettings {
     /// The file, if one is named: what holds it is never granted for writing.
     pub file: Option<PathBuf>,
     /// Values that were changed or are not used, for the operator.
-    pub told: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -330,7 +330,7 @@ impl McpSettings {
                 value
             }
             Meaning::Unused(instead) => {
-                self.told.push(format!("{by} has no effect: {instead}"));
+                self.notes.push(format!("{by} has no effect: {instead}"));
                 return Ok(());
             }
             Meaning::Include | Meaning::Exclude | Meaning::Host => value,
@@ -367,7 +367,7 @@ impl McpSettings {
         let whole = Duration::try_from_secs_f64(asked.max(0.0)).map(|it| it.as_secs()).ok();
         let used = whole.unwrap_or(most).clamp(least, most);
         if whole != Some(used) || asked < 0.0 {
-            self.told.push(format!("{by} is out of its range: {} is used", used / unit));
+            self.notes.push(format!("{by} is out of its range: {} is used", used / unit));
         }
         used
     }

@@ -95,7 +95,7 @@ fn the_file_counts_and_a_variable_overrides_it() -> Result<(), String> {
     settings.apply(&mut config, &["cli_test"]).map_err(|error| error.to_string())?;
     assert_eq!(names(&config.tools_off.value), ["cli_test"]);
     let narrower = "security:\n  allowed_targets: [RFC1918]\n";
-    assert!(applied(Some(narrower), &[]).is_err_and(|told| told.contains("both and no others")));
+    assert!(applied(Some(narrower), &[]).is_err_and(|notes| notes.contains("both and no others")));
     assert_eq!(read(Some(YAML), &variables)?.http(), None);
     Ok(())
 }
@@ -114,9 +114,9 @@ fn a_variable_overrides_the_file_by_its_meaning() -> Result<(), String> {
     // What the variable replaces is not told as clamped, and what has no effect is told whatever else there is.
     let file = "security:\n  timeout_seconds: 1\nlogging:\n  backup_count: 3\n";
     let more = [("MCP_DEFAULT_TIMEOUT_SEC", "100"), ("MCP_LOGGING_FILE_PATH", "/x")];
-    let told = read(Some(file), &more)?.told;
-    let starts: Vec<&str> = told.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(starts, ["logging.backup_count", "MCP_LOGGING_FILE_PATH"], "{told:?}");
+    let notes = read(Some(file), &more)?.notes;
+    let starts: Vec<&str> = notes.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(starts, ["logging.backup_count", "MCP_LOGGING_FILE_PATH"], "{notes:?}");
     Ok(())
 }
 
@@ -133,7 +133,7 @@ fn a_number_out_of_range_is_set_to_the_nearest_and_reported() -> Result<(), Stri
     assert_eq!(commands.timeout.value, Some(Duration::from_secs(60)));
     assert_eq!((commands.failures.value, commands.concurrency.value), (10, 1));
     assert_eq!((commands.recovery.value.as_secs(), commands.max_args.value), (3600, 2048));
-    let told = read(None, &variables)?.told;
+    let notes = read(None, &variables)?.notes;
     let expected = [
         "MCP_DEFAULT_TIMEOUT_SEC is out of its range: 60 is used",
         "MCP_DEFAULT_CONCURRENCY is out of its range: 1 is used",
@@ -141,8 +141,8 @@ fn a_number_out_of_range_is_set_to_the_nearest_and_reported() -> Result<(), Stri
         "MCP_CIRCUIT_BREAKER_RECOVERY_TIMEOUT is out of its range: 3600 is used",
         "MCP_MAX_ARGS_LEN is out of its range: 2048 is used",
     ];
-    assert_eq!(told, expected);
-    let unused = read(None, &[("MCP_MAX_FILE_DESCRIPTORS", "64")])?.told;
+    assert_eq!(notes, expected);
+    let unused = read(None, &[("MCP_MAX_FILE_DESCRIPTORS", "64")])?.notes;
     assert_eq!(
         unused,
         ["MCP_MAX_FILE_DESCRIPTORS has no effect: `open_files` of a profile bounds descriptors"]
@@ -168,14 +168,14 @@ fn a_setting_that_looks_like_a_protection_and_is_not_is_refused() {
         ("tool: [\n", "it is no YAML: "),
     ];
     for (text, why) in cases {
-        let told = refused(Some(text), &[]);
-        assert!(told.contains(why), "{text}: {told}");
+        let notes = refused(Some(text), &[]);
+        assert!(notes.contains(why), "{text}: {notes}");
     }
     assert!(refused(None, &[("TOOL_EXCLUDE", "NmpTool")]).contains("no tool is named `NmpTool`"));
     assert!(refused(None, &[("MCP_SERVER_TRANSPORT", "tcp")]).contains("stdio and http"));
     let relative = |name: &str| (name == FILE).then(|| "config.yaml".into());
-    let told = McpSettings::read(relative, &host()).map_err(|error| error.to_string());
-    assert!(told.is_err_and(|told| told.contains("depends on the current directory")));
+    let notes = McpSettings::read(relative, &host()).map_err(|error| error.to_string());
+    assert!(notes.is_err_and(|notes| notes.contains("depends on the current directory")));
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_file_that_others_can_write_is_refused() -> Result<(), std::io::Error> {
     let variable = |name: &str| (name == FILE).then(|| path.clone().into_os_string());
     assert!(McpSettings::read(variable, &host()).is_ok(), "the control");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
-    let told = McpSettings::read(variable, &host()).map_err(|error| error.to_string());
-    assert!(told.is_err_and(|told| told.starts_with("others can write ")));
+    let notes = McpSettings::read(variable, &host()).map_err(|error| error.to_string());
+    assert!(notes.is_err_and(|notes| notes.starts_with("others can write ")));
     Ok(())
 }
 

@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_reported() {
-        for (text, told) in [
+        for (text, expected) in [
             ("[http]\nallowed = [\"10.0.0.0/33\"]", "neither an address nor a subnet"),
             ("[http]\ncertificate = \"/c\"", "belong together"),
             ("[http]\nkey = \"k\"\ncertificate = \"/c\"", "must be absolute"),
@@ -242,7 +242,7 @@ mod tests {
             ("[[http.tokens]]\nclient = \"a\"\nfile = \"t\"", "must be absolute"),
         ] {
             let bad = read(text).expect_err(text);
-            assert!(bad.contains(told), "{text}: {bad}");
+            assert!(bad.contains(expected), "{text}: {bad}");
         }
     }
 }

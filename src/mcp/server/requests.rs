@@ -65,18 +65,18 @@ impl ServerHandler for Server {
         mut request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        let mut told = self.negotiate_initialize(&request)?;
+        let mut answer = self.negotiate_initialize(&request)?;
         if self.0.continuity.is_session() && self.0.is_open.swap(true, Ordering::AcqRel) {
             return Err(ErrorData::invalid_request("the session is open already", None));
         }
         // What was agreed on holds, whatever revision the client named.
-        request.protocol_version = told.protocol_version.clone();
+        request.protocol_version = answer.protocol_version.clone();
         context.peer.set_peer_info(request);
-        if let Some(extensions) = &mut told.capabilities.extensions {
+        if let Some(extensions) = &mut answer.capabilities.extensions {
             extensions.remove(TASKS_EXTENSION_ID);
         }
-        told.capabilities.extensions.take_if(|extensions| extensions.is_empty());
-        Ok(told)
+        answer.capabilities.extensions.take_if(|extensions| extensions.is_empty());
+        Ok(answer)
     }
 
     async fn get_task(

@@ -466,8 +466,8 @@ mod tests {
             table.settle(&place.lasting.id, result(6 << 20));
         }
         let states: Vec<_> = places.iter().map(|it| state(&table, &it.lasting.id)).collect();
-        let told: Vec<_> = states.iter().map(|it| it["status"].as_str().unwrap()).collect();
-        assert_eq!(told, ["completed", "completed", "failed", "failed"]);
+        let statuses: Vec<_> = states.iter().map(|it| it["status"].as_str().unwrap()).collect();
+        assert_eq!(statuses, ["completed", "completed", "failed", "failed"]);
         let why = states[3]["error"]["message"].as_str().unwrap();
         assert!(why.contains("no room for its result"), "{why}");
         let kept: usize = table.entries().values().map(Entry::bytes).sum();

@@ -184,21 +184,21 @@ fn sockets_take_listed_options_and_nothing_that_the_kernel_has_to_run_or_parse()
 #[test]
 fn the_buffer_of_a_socket_is_unchanged_where_nothing_counts_it() {
     let verdict = |memory| condition("setsockopt", memory).unwrap_or(Verdict::Errno(libc::EIO));
-    let told = |memory, option| {
+    let answer = |memory, option| {
         let arguments = [0, dirty(1), dirty(option), 0, 0, 0];
         (verdict(memory).allows(&arguments), verdict(memory).quiet(&arguments))
     };
     // SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE.
     for option in [7, 8, 32, 33] {
-        assert_eq!(told(MemoryHold::BestEffort, option), (false, Some(0)), "{option}");
-        assert_eq!(told(MemoryHold::CgroupV1, option), (true, None), "{option}");
+        assert_eq!(answer(MemoryHold::BestEffort, option), (false, Some(0)), "{option}");
+        assert_eq!(answer(MemoryHold::CgroupV1, option), (true, None), "{option}");
     }
     // Their neighbours; and of another level.
     for option in [6, 9, 31, 34] {
-        assert_eq!(told(MemoryHold::BestEffort, option), (true, None), "{option}");
+        assert_eq!(answer(MemoryHold::BestEffort, option), (true, None), "{option}");
     }
     assert_eq!(verdict(MemoryHold::BestEffort).quiet(&[0, 6, 7, 0, 0, 0]), None);
-    assert_eq!(told(MemoryHold::BestEffort, 26), (false, None), "a filter is told");
+    assert_eq!(answer(MemoryHold::BestEffort, 26), (false, None), "a filter is told");
 }
 
 #[test]
@@ -345,8 +345,9 @@ fn only_libcs_question_for_addresses_is_refused_quietly() {
     assert_eq!([quiet(16, 3, 0), quiet(16, 3 | 0x80000, 0), quiet(dirty(16), 3, 0)], [probe; 3]);
     // Another type, another protocol (audit, netfilter, kobject events), another family, a
     // family that is not granted, one that is.
-    let told = [(16, 2, 0), (16, 3, 9), (16, 3, 12), (16, 3, 15), (17, 3, 0), (2, 1, 0), (1, 1, 0)];
-    assert_eq!(told.map(|(family, kind, protocol)| quiet(family, kind, protocol)), [None; 7]);
+    let answer =
+        [(16, 2, 0), (16, 3, 9), (16, 3, 12), (16, 3, 15), (17, 3, 0), (2, 1, 0), (1, 1, 0)];
+    assert_eq!(answer.map(|(family, kind, protocol)| quiet(family, kind, protocol)), [None; 7]);
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl BreakerState {
 }
 
 impl State {
-    fn told(self) -> BreakerState {
+    fn shown(self) -> BreakerState {
         match self {
             Self::Closed { .. } => BreakerState::Closed,
             Self::Open { .. } => BreakerState::Open,
@@ -94,20 +94,20 @@ impl Breaker {
 
     /// Returns the state. An open breaker whose time is over is still open until a call comes.
     pub(crate) fn state(&self) -> BreakerState {
-        self.lock().told()
+        self.lock().shown()
     }
 
     /// Closes it, and forgets the failures: by the operator's word. Returns the state before.
     pub(crate) fn reset(&self) -> BreakerState {
         let mut state = self.lock();
-        let before = state.told();
+        let before = state.shown();
         self.change(&mut state, State::Closed { failures: 0 });
         before
     }
 
     fn change(&self, state: &mut State, next: State) {
-        let old = state.told();
-        let new = next.told();
+        let old = state.shown();
+        let new = next.shown();
         *state = next;
         if old != new {
             tracing::warn!(

@@ -144,11 +144,11 @@ mod tests {
 
     #[test]
     fn an_output_in_another_form_says_so() {
-        let told = of(OutputForm::Json, "x").expect_err("it is in another form");
-        assert!(told.starts_with("the output is no JSON: "), "{told}");
+        let error = of(OutputForm::Json, "x").expect_err("it is in another form");
+        assert!(error.starts_with("the output is no JSON: "), "{error}");
         for text in ["<a>", "<a></b>", "x", "</a>", "<a>&x;</a>"] {
-            let told = of(OutputForm::Xml, text).expect_err("it is in another form");
-            assert!(told.starts_with("the output is no XML: "), "{text}: {told}");
+            let error = of(OutputForm::Xml, text).expect_err("it is in another form");
+            assert!(error.starts_with("the output is no XML: "), "{text}: {error}");
         }
         assert_eq!(of(OutputForm::Nmap, "<a/>"), Err(Unparsed::NotNmap.to_string()));
     }

@@ -190,7 +190,7 @@ impl DeclaredResult {
         let job = grant.job();
         let words: Vec<String> = job.argv.words().iter().map(|word| quoted(word)).collect();
         let command = words.join(" ");
-        let mut told = Self {
+        let mut reply = Self {
             stdout: format!("Would execute: {command}"),
             metadata: json!({
                 "dry_run": true,
@@ -203,7 +203,7 @@ impl DeclaredResult {
             }),
             ..Self::nothing(about)
         };
-        let Some(metadata) = told.metadata.as_object_mut() else { return told };
+        let Some(metadata) = reply.metadata.as_object_mut() else { return reply };
         if let Some(only) = &job.only {
             metadata.insert("egress".to_owned(), json!(only.to_string()));
         }
@@ -211,7 +211,7 @@ impl DeclaredResult {
         if !hooks.is_empty() {
             metadata.insert("hooks_not_run".to_owned(), json!(hooks));
         }
-        told
+        reply
     }
 
     fn nothing(about: AboutCall<'_>) -> Self {

@@ -224,16 +224,16 @@ mod tests {
 
     #[test]
     fn a_request_whose_cell_ends_first_says_that_the_file_may_have_changed() {
-        let told = |stdout: &[u8], outcome: Outcome| {
+        let answered = |stdout: &[u8], outcome: Outcome| {
             let stdout = Captured::of(stdout);
             let stderr = Captured::of(b"");
             filed(&outcome, &stdout, &stderr, Vec::new(), None, None)
         };
         let killed = Outcome::Signaled { signal: 9 };
-        assert!(matches!(told(b"", killed.clone()), Err(FileFailure::CutShort)));
+        assert!(matches!(answered(b"", killed.clone()), Err(FileFailure::CutShort)));
         let put = b"cofferdam-clerk 1\nok\nwas created\nsize 3\nbytes 0\n\n";
-        assert!(told(put, killed).is_ok_and(|reply| reply.answer.is_ok()));
-        let garbled = told(b"hello", Outcome::Exited { code: 0 });
+        assert!(answered(put, killed).is_ok_and(|reply| reply.answer.is_ok()));
+        let garbled = answered(b"hello", Outcome::Exited { code: 0 });
         assert!(matches!(garbled, Err(FileFailure::Garbled { said }) if said == "hello"));
     }
 }

@@ -313,8 +313,8 @@ impl GatewayLink {
                 let most = if is_lesser { MAX_DENIED } else { MAX_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
                 match self.begun.iter_mut().find(of_call) {
-                    Some((_, _, told)) if *told < most => {
-                        *told += 1;
+                    Some((_, _, reported)) if *reported < most => {
+                        *reported += 1;
                         self.connections.push((cell, call, harmless_connection(connection)));
                     }
                     Some(_) | None => self.left_out(cell),
@@ -424,7 +424,7 @@ mod tests {
         let unasked = FromGateway::Tally { cell: CELL, call: 8, tally: tally(7) };
         assert!(link.hear(unasked).is_none());
         let (call, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) }).expect("told");
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) }).expect("heard");
         assert_eq!((call, ended.network), (9, Some(tally(2))));
         let again = FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) };
         assert!(link.hear(again).is_none());
@@ -436,16 +436,16 @@ mod tests {
         assert!(link.ask(9, ended()).is_none());
         let due = link.next_deadline().expect("a deadline");
         assert!(link.overdue(due - Duration::from_millis(1)).is_empty());
-        let told = link.overdue(due);
+        let reported = link.overdue(due);
         let expected = Tally { incomplete: true, ..Tally::default() };
-        assert!(matches!(told.as_slice(), [(9, ended)] if ended.network == Some(expected)));
+        assert!(matches!(reported.as_slice(), [(9, ended)] if ended.network == Some(expected)));
     }
 
     #[test]
     fn running_calls_report_that_the_gateway_ended() {
         let (mut link, theirs) = link();
         drop(theirs);
-        let ended = link.ask(9, ended()).expect("told at once");
+        let ended = link.ask(9, ended()).expect("answered at once");
         let network = ended.network.expect("a tally");
         let [denied] = network.denied.as_slice() else { panic!("{network:?}") };
         assert!(network.incomplete && denied.why.starts_with("the gateway has ended"));
@@ -469,7 +469,7 @@ mod tests {
         assert!(link.ask(9, ended()).is_none());
         let answer = Tally { incomplete: true, ..Tally::default() };
         let (_, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: answer }).expect("told");
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: answer }).expect("heard");
         let network = ended.network.expect("a tally");
         assert!(network.incomplete && network.denied.len() == 1, "{network:?}");
         // A call that begins in the cell meanwhile has no network.
@@ -543,7 +543,7 @@ mod tests {
         assert!(link.ask(9, ended()).is_none());
         let counted = Tally { unlisted: 2, ..tally(1) };
         let (_, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: counted }).expect("told");
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: counted }).expect("heard");
         assert_eq!(ended.network.map(|tally| tally.unlisted), Some(8));
         assert!(link.unlisted.is_empty());
     }
@@ -556,7 +556,7 @@ mod tests {
         let denied = Denied { to: text.clone(), why: text.clone(), count: 1, grant: Some(text) };
         let tally = Tally { denied: vec![denied; 2 * TALLY_ROWS], ..Tally::default() };
         let (_, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally }).expect("told");
+            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally }).expect("heard");
         let denied = ended.network.expect("a tally").denied;
         assert_eq!(denied.len(), TALLY_ROWS);
         let fits = |text: &str| text.len() == TEXT_BYTES && text.starts_with("a[2Jb");

@@ -254,14 +254,14 @@ impl Supervisor {
 
     /// Answers the callers whose cells take their time to end.
     fn answer_for_the_dying(&mut self, now: Instant) {
-        let mut told = Vec::new();
+        let mut ended_calls = Vec::new();
         let budget = TurnBudget::begin();
         for (call, running) in &mut self.calls {
             let ended = running.answer_dying(&self.shared, now, budget);
-            told.extend(ended.map(|ended| (*call, ended)));
+            ended_calls.extend(ended.map(|ended| (*call, ended)));
         }
-        told.extend(self.sessions.answer_dying(&self.shared, now, budget));
-        told.into_iter().for_each(|(call, ended)| self.end(call, *ended));
+        ended_calls.extend(self.sessions.answer_dying(&self.shared, now, budget));
+        ended_calls.into_iter().for_each(|(call, ended)| self.end(call, *ended));
     }
 
     /// Returns when an overlay is to be refreshed for a program that runs.

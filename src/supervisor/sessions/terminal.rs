@@ -17,7 +17,7 @@ use sys::Result;
 
 /// Terminals of one session at once, those included whose command has ended and that background
 /// processes still hold.
-const MOST: u32 = 64;
+const MAX_TERMINALS: u32 = 64;
 /// Size that programs see, in characters.
 const ROWS: u16 = 24;
 const COLUMNS: u16 = 80;
@@ -42,7 +42,8 @@ impl Terminals {
         let place = format!("{MAILBOX}/{PLACE}");
         let place = place.as_str();
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
-        let options = format!("mode=0600,ptmxmode=0000,uid={owner},gid={owner},max={MOST}");
+        let options =
+            format!("mode=0600,ptmxmode=0000,uid={owner},gid={owner},max={MAX_TERMINALS}");
         mount(Some("devpts"), hidden, Some("devpts"), flags, Some(options.as_str()))?;
         mount(Some(hidden), place, NONE, MsFlags::MS_BIND, NONE)?;
         // Terminals are read and written all the same; nothing else here is for the cell to change.
@@ -55,7 +56,7 @@ impl Terminals {
     /// A new terminal.
     ///
     /// # Errors
-    /// ENOSPC: [`MOST`] are in use.
+    /// ENOSPC: [`MAX_TERMINALS`] are in use.
     pub(crate) fn open(&self) -> Result<Terminal> {
         // The supervisor has no right above its owner's. If it runs as an ordinary user that is the
         // cell's uid too: what a program gets that opens it at this moment is a terminal more.

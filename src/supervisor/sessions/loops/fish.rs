@@ -61,12 +61,12 @@ pub(super) fn lines(call: CallLines<'_>) -> String {
         "if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; or builtin cd {ROOM}; \
          builtin true >{ERRORS}; end\n"
     ));
-    text.push_str(&told(number));
+    text.push_str(&status_report(number));
     text
 }
 
 /// Returns the lines that show `COFFERDAM_STATUS` as the end of a call, and wait for the next.
-fn told(number: u64) -> String {
+fn status_report(number: u64) -> String {
     format!(
         "set -g COFFERDAM_HIGH (builtin math \"floor($COFFERDAM_STATUS / 16)\")\n\
          set -g COFFERDAM_LOW (builtin math \"$COFFERDAM_STATUS % 16\")\n\
@@ -82,8 +82,8 @@ fn told(number: u64) -> String {
 /// starts nothing, the shell shows the end.
 pub(super) fn goes_on(number: u64, command: &str) -> String {
     let next = next(number);
-    let told = told(number);
-    format!("if {command}\n{next}else\nset -g COFFERDAM_STATUS 1\n{told}end\n")
+    let status_report = status_report(number);
+    format!("if {command}\n{next}else\nset -g COFFERDAM_STATUS 1\n{status_report}end\n")
 }
 
 /// Returns the line that lets the shell take the next call.

@@ -121,16 +121,16 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     ));
     // Brings what a function returned, which may be any number, into the range of exit codes.
     let status = "COFFERDAM_STATUS=$(((COFFERDAM_STATUS%256+256)%256))";
-    let told = told(dialect, number);
+    let status_report = status_report(dialect, number);
     text.push_str(&format!(
         "{run}case $COFFERDAM_HERE in '') COFFERDAM_STATUS=1;; esac\n\
-         \\trap '' INT\n\\exec </dev/null >/dev/null 2>&1\n{back}{status}\n{told}"
+         \\trap '' INT\n\\exec </dev/null >/dev/null 2>&1\n{back}{status}\n{status_report}"
     ));
     text
 }
 
 /// Returns the lines that show `COFFERDAM_STATUS` as the end of a call, and wait for the next.
-fn told(dialect: Dialect, number: u64) -> String {
+fn status_report(dialect: Dialect, number: u64) -> String {
     let end = place("end", number);
     let gate = place("go", number.saturating_add(1));
     let shows = shows(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
@@ -143,8 +143,8 @@ fn told(dialect: Dialect, number: u64) -> String {
 /// starts nothing, the shell shows the end.
 pub(super) fn goes_on(dialect: Dialect, number: u64, command: &str) -> String {
     let next = next(number);
-    let told = told(dialect, number);
-    format!("if {command}\nthen {next}else COFFERDAM_STATUS=1\n{told}fi\n")
+    let status_report = status_report(dialect, number);
+    format!("if {command}\nthen {next}else COFFERDAM_STATUS=1\n{status_report}fi\n")
 }
 
 /// Returns the line that lets the shell take the next call.

@@ -82,7 +82,7 @@ impl Shell {
         self.stage = ShellStage::Idle;
         // Nobody would learn of its end.
         if let Err(errno) = self.cell.tell(&order) {
-            tracing::debug!(%errno, "a session's cell could not be told of a job");
+            tracing::debug!(%errno, "a session's cell could not be notified of a job");
             self.kill(now);
         }
         match stopped {

@@ -32,7 +32,7 @@ impl Shell {
         let rung = self.current.as_ref().map_or(0, |current| current.rung);
         if rung >= MAX_RINGS {
             // The writer continues, and each time costs a look.
-            let why = "something else than its shell told how the command ended".to_owned();
+            let why = "a process other than its shell reported how the command ended".to_owned();
             self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
             self.kill(now);
         }
