@@ -146,7 +146,7 @@ fn with(
     Ok(Launched { link: started.link, audit, streams, http, tcp, watched })
 }
 
-/// Starts the processes that a start may have besides: the one that looks after caches, and the one that watches a project,
+/// Starts the other processes that a start may have: the one that looks after caches, and the one that watches a project,
 /// whose link is returned.
 fn start_others(watcher: Option<WatcherSpec>, upkeep: Option<&CacheUpkeep>) -> Option<OwnedFd> {
     if let Some(upkeep) = upkeep {

@@ -1,4 +1,4 @@
-//! Which directory configures cofferdam, and reading it: only what nobody else can write.
+//! Which directory configures cofferdam, and reading it: only files that no other user can write.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -91,7 +91,7 @@ pub(super) fn single(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     file(&path, euid)
 }
 
-/// Reads one file that holds a secret, which nobody else may read.
+/// Reads one file that holds a secret, which no other user may read.
 pub(super) fn secret(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     let document = single(path, euid)?;
     let read = |source| ConfigError::Read { path: path.to_owned(), source };

@@ -157,7 +157,7 @@ pub struct Sources {
     pub server: Option<Document>,
     /// The shipped policy where the directory has none.
     pub policies: Vec<Document>,
-    /// Those of the directory; the shipped ones are in force beside them.
+    /// Those of the directory; the shipped ones are in force too.
     pub profiles: Vec<Document>,
 }
 

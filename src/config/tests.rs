@@ -242,7 +242,7 @@ fn lines(config: &Config) -> Vec<String> {
     config.shown().into_iter().map(line).collect()
 }
 
-/// The settings of projects, as they are shown where nobody has set them.
+/// The settings of projects, as they are shown where no source set them.
 const PROJECT: [&str; 16] = [
     "project.hosts =  (default)",
     "project.hooks = false (default)",

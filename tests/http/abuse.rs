@@ -141,7 +141,7 @@ fn shells_of_one_client_leave_room_for_another() {
     let server = with_tokens(&[]);
     let (alice, bob) = (bearer(ALICE), bearer(BOB));
     let own = [("authorization", alice.as_str())];
-    // Each session of MCP has a shell of its own, and there are eight of those.
+    // Each session of MCP has a separate shell, and there are eight of those.
     for number in 0..10 {
         let id = server.session(&own);
         let of = [own[0], ("mcp-session-id", id.as_str())];

@@ -192,7 +192,7 @@ print([tried(lambda: socket.socketpair(1, t)) for t in (1, 2, 5)], call(53, 2, 1
     let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let list =
         |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
-    // Of netlink, the one kind that libc asks with, report to nobody: 5 families of 4 kinds before.
+    // The one kind of netlink that libc asks with is not reported: 5 families of 4 kinds before it.
     let families = [list("EPERM", 22), list("EAFNOSUPPORT", 1), list("EPERM", 49)].join(", ");
     let families = families.replace("], [", ", ");
     let expected = format!(

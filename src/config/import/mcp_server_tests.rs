@@ -111,7 +111,7 @@ fn a_variable_overrides_the_file_by_its_meaning() -> Result<(), String> {
     let config = applied(Some(file), &variables)?;
     assert_eq!(config.commands.timeout.value, Some(Duration::from_secs(100)));
     assert_eq!(config.commands.concurrency.value, 3);
-    // What the variable replaces is not told as clamped, and what has no effect is told whatever else there is.
+    // A value that the variable replaces is not reported as clamped, and one without effect is always reported.
     let file = "security:\n  timeout_seconds: 1\nlogging:\n  backup_count: 3\n";
     let more = [("MCP_DEFAULT_TIMEOUT_SEC", "100"), ("MCP_LOGGING_FILE_PATH", "/x")];
     let notes = read(Some(file), &more)?.notes;

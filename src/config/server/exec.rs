@@ -226,7 +226,7 @@ mod tests {
             history: by("--history-size", "0"),
         };
         assert_eq!(settings_of(of(file)?.said(&said)), Ok((120, 3600, "/tmp".to_owned(), 0)));
-        // The default that nobody chose follows.
+        // A default that no source set follows the lower limit.
         let said = Said { max_timeout: by("--max-timeout", "10"), ..Said::default() };
         assert_eq!(settings_of(of("")?.said(&said)), Ok((10, 10, nothing(), 100)));
         Ok(())

@@ -198,7 +198,7 @@ fn is_client(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.bytes().all(of_a_name)
 }
 
-/// Reads a file that holds a secret: this user's or root's, and nobody else may read it.
+/// Reads a file that holds a secret: this user's or root's, and readable by no other user.
 ///
 /// # Errors
 /// A file that cannot be read, or that others can read or write.

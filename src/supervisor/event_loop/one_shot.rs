@@ -47,7 +47,7 @@ impl Supervisor {
             return refused("the session has another profile, or no workspace of its own");
         }
         let base = self.key(&start.profile, Workspace::Fresh)?;
-        let key = match session.beside_keys.get(&base) {
+        let key = match session.one_shot_keys.get(&base) {
             Some(key) => *key,
             None => match self.design_beside(session, base)? {
                 Some(design) => self.add_beside(id, base, design),
@@ -65,7 +65,7 @@ impl Supervisor {
     fn add_beside(&mut self, id: SessionId, base: KeyId, design: Design) -> KeyId {
         let key = self.keys.add(design.into());
         if let Some(session) = self.sessions.get_mut(id) {
-            session.beside_keys.insert(base, key);
+            session.one_shot_keys.insert(base, key);
         }
         key
     }

@@ -172,7 +172,7 @@ pub(crate) struct CallRequest<'a> {
 
 impl Mailbox {
     /// Makes a copy of `template`'s mounts with a mailbox in it, and `workspace` where the session
-    /// has one of its own. Cells of the session are cloned from it, one after the other.
+    /// has a private one. Cells of the session are cloned from it, one after the other.
     ///
     /// # Errors
     /// The errno of the step that failed; the mounts are gone with it.

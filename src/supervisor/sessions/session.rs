@@ -24,9 +24,9 @@ pub(crate) struct Session {
     pub mailbox: Mailbox,
     /// Key of the shell's cells.
     pub shell_key: KeyId,
-    /// Keys of cells beside the shell, each for one call with the session's workspace, by the key of boot
+    /// Keys of one-shot cells, each for one call with the session's workspace, by the key of boot
     /// that has their profile. They are made at first use.
-    pub beside_keys: BTreeMap<KeyId, KeyId>,
+    pub one_shot_keys: BTreeMap<KeyId, KeyId>,
     pub shell: Option<Shell>,
     /// When the session ends if it stays unused.
     until: Option<Instant>,
@@ -150,13 +150,13 @@ impl Session {
         let shell = None;
         let until = None;
         let leaving = false;
-        let beside_keys = BTreeMap::new();
-        Self { id, slot, mailbox, shell_key, beside_keys, shell, until, leaving }
+        let one_shot_keys = BTreeMap::new();
+        Self { id, slot, mailbox, shell_key, one_shot_keys, shell, until, leaving }
     }
 
     /// Returns the keys of all cells next to the shell.
     pub(crate) fn keys_beside(&self) -> Vec<KeyId> {
-        self.beside_keys.values().copied().collect()
+        self.one_shot_keys.values().copied().collect()
     }
 
     /// Returns the next deadline: the time limit of the call, or the end of an unused session.

@@ -176,7 +176,7 @@ impl Shell {
     /// Starts the shell that the job asks for in a cell that is offered.
     ///
     /// # Errors
-    /// What failed; the cell is killed with it and told apart by its slot.
+    /// The step that failed, with the cell, which is killed and known by its slot.
     pub(crate) fn begin(
         mut cell: Cell,
         design: &Design,

@@ -167,8 +167,8 @@ fn runs(source: &str, command: &str, number: impl Display) -> String {
 /// Returns the lines that start the command of call `number` next to the shell, which takes the next call at once.
 ///
 /// The command runs in a copy of the shell, at its directory and with its variables, functions and options.
-/// The copy leads a process group of its own, and its parent is init, which reports its end: the shell itself
-/// has no job more, and no other `$!`. It waits until the subshell that started it is gone, which would reap it
+/// The copy leads a new process group, and its parent is init, which reports its end: the shell itself
+/// has no further job, and its `$!` is unchanged. The copy waits until the subshell that started it is gone, which would reap it
 /// otherwise, and reports its number, ended by NUL. If there is no copy, the shell reports the end of the call as of
 /// any other.
 pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
@@ -270,9 +270,9 @@ pub(super) fn fed(number: u64) -> String {
     format!("\\builtin printf {RING} >|{end}; \\builtin . {command}\n")
 }
 
-/// Returns the line that runs a command at a terminal: in a bash of its own, the first process of a session of
-/// its own, whose terminal it is. That of the shell it must not be, which would lose it with each call
-/// and get its signals; so a subshell opens it, which no terminal comes to by opening one.
+/// Returns the line that runs a command at a terminal: in a separate bash, the first process of a new session whose
+/// controlling terminal it is. The shell's session must not have it: the shell would lose it with each call and get its
+/// signals. So a subshell opens it, which gets no controlling terminal by opening one.
 pub(super) fn at_terminal(number: u64, terminal: u32) -> String {
     let command = place("cmd", number);
     let place = format!("{MAILBOX}/pts/{terminal}");

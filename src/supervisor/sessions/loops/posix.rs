@@ -178,9 +178,9 @@ pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
 
 /// Returns a command, for a shell of any language, that runs the command of a call next to the shell.
 ///
-/// It runs in a shell of its own, with the directory and the exported variables of the session's. Its process leads a
-/// process group of its own, and its parent is init, which reports its end. It waits until the one that started it is
-/// gone, which would reap it otherwise, and reports its number, ended by NUL.
+/// The command runs in a separate shell, with the directory and the exported variables of the session's shell. Its process
+/// leads a new process group, and its parent is init, which reports its end. The process waits until the one that started
+/// it has ended, which would reap it otherwise, and reports its number, ended by NUL.
 pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
     let place = |name| place(name, number);
