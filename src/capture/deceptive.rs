@@ -45,7 +45,7 @@ const KEYCAP: char = '\u{20e3}';
 /// Returns true if the character deceives wherever it stands, by its Unicode properties: it is
 /// invisible, reorders text, ends a line for some readers only, or has no agreed meaning.
 ///
-/// Characters that are judged by their neighbours ([`deceives`]) do not count, nor do visible marks
+/// Characters that are judged by their neighbours (`deceives`) do not count, nor do visible marks
 /// such as the Arabic number sign.
 pub fn always_deceives(character: char) -> bool {
     if character < '\u{ad}' || is_ordinary(character) || is_judged_by_neighbours(character) {

@@ -82,7 +82,7 @@ impl NetworkPlan {
     /// `doctor`.
     ///
     /// # Errors
-    /// The errors of [`Self::make`].
+    /// The errors of `Self::make`.
     pub fn attempt(&self) -> Result<()> {
         self.make_links()?;
         self.packets().map(drop)

@@ -88,7 +88,7 @@ impl Overlays {
         (!self.grants.is_empty()).then(|| self.refreshed.get() + REFRESH_INTERVAL)
     }
 
-    /// Begins to look names up again, if that was not done within [`REFRESH_INTERVAL`], without
+    /// Begins to look names up again, if that was not done within `REFRESH_INTERVAL`, without
     /// waiting. An overlay treats its layers as constant: a missing name would stay missing.
     ///
     /// The kernel drops all names that cells have looked up, which takes 70 ms for 140,000 of them,
@@ -123,7 +123,7 @@ impl Overlays {
     }
 
     /// Makes software visible to a call that the host installed, removed or replaced: waits for the
-    /// refresh that was begun, at most [`MAX_WAIT_MS`]. A longer refresh ends later.
+    /// refresh that was begun, at most `MAX_WAIT_MS`. A longer refresh ends later.
     ///
     /// # Errors
     /// The errno of poll(2) or waitid(2).

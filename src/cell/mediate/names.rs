@@ -282,7 +282,7 @@ pub enum NameClass {
     Part,
     Commondir,
     Objects,
-    /// [`ATTRIBUTES`] or [`ALTERNATES`].
+    /// [`ATTRIBUTES`] or `ALTERNATES`.
     Attributes,
     /// One of [`HOLDERS`].
     Holder,

@@ -1,6 +1,6 @@
 //! `cofferdam doctor`: each layer, its mechanism, and the exact remedy for a missing one.
 //!
-//! [`table`] lists every layer with its probe. A report is made of three parts: the host's layers, which are tried
+//! `table` lists every layer with its probe. A report is made of three parts: the host's layers, which are tried
 //! before there is a cell; trials of profiles in real cells; and what was measured in the first of these cells.
 
 mod cells;

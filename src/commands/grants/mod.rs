@@ -1,6 +1,6 @@
 //! What the operator grants to cells: paths, tool chains, a cache, sockets and an identity for commits.
 //!
-//! [`request`] has what is asked for, as typed and as checked. [`GrantPlan::resolve`] looks it up on the host and puts
+//! [`request`] has what is asked for, as typed and as checked. `GrantPlan::resolve` looks it up on the host and puts
 //! it in force, for every command that grants something.
 
 pub(crate) mod cache;
