@@ -6,19 +6,19 @@
 //! # Processes
 //!
 //! ```text
-//! agent ── MCP ──▶ front end           mcp, service, policy; tokio; parses everything hostile
+//! agent ── MCP ──▶ front end           mcp, service, config; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
 //!                    │ socket, lists   ── watcher, only with a project: reads its changed folder  (projects)
 //!                  supervisor          pid 1 of a new pid namespace; one thread, poll, pidfds
 //!                    │ SOCK_SEQPACKET  ── gateway ── worker of each cell that sends, only with egress  (gateway)
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)
 //!                  cell init (pid 1)   reaps, counts refused calls, watches memory, ends the cell
-//!                    │ forked when the cell is built, exec when it has a job
+//!                    │ forked when the cell is built, exec when it has a job (or ahead of it)
 //!                  payload (pid 3)     bash, bc, a program: a minimal root, /workspace, /tmp
 //! ```
 //!
 //! `main` starts the supervisor while it has one thread, no runtime and no secret, and then
-//! becomes the confined front end ([`commands::start`], [`commands::confine`]). Cells are clones of
+//! becomes the confined front end ([`commands::launch`], [`commands::confine`]). Cells are clones of
 //! the small supervisor and never exec before the payload does.
 //!
 //! # One call, and the type that carries it
@@ -36,10 +36,11 @@
 //!
 //! # Code map
 //!
-//! Every name except `commands` is a crate in `src/NAME/`, so Cargo enforces the dependencies.
+//! Every name except `commands` is a crate in `src/NAME/` or a module of one. Cargo enforces the
+//! dependencies of the crates.
 //!
 //! [`commands`]: a file or folder for each command. `grants` resolves what the operator grants, `launch` starts the
-//! supervisor with it, `start` has the order in which a process becomes a front end.
+//! supervisor with it and confines the process, in this order; `start` makes the runtime after that.
 //! *Architecture Invariant:* no runtime, no thread and no secret exists before the supervisor does.
 //!
 //! [`mcp`]: arguments in, results out, on rmcp. `lines` caps what is read, `tools` has a row for each tool: how it is listed and what a call of it does.
@@ -53,16 +54,19 @@
 //! *Architecture Invariant:* the text of a shell command is never looked at; bc's is, because it
 //! must be put together with ours.
 //!
-//! [`config::policy`]: which caller may use what, and which tools are shown together. [`config::profile`]: how a call is confined, and mistakes in files with their line. [`config`] reads the files of both
-//! and of the server; each key is declared once, and its reader and JSON Schema follow from that.
+//! [`config::policy`]: which caller may use what, and which tools are shown together. [`config::profile`]: how a call is confined,
+//! resolved to a [`model::profile::Profile`]. [`config`] reads the files of both and of the server, and reports mistakes
+//! with their line; each key is declared once, and its reader and JSON Schema follow from that.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!
-//! [`model`], [`link`]: the types that both sides of the link share, and the front end's side.
+//! [`model`]: the types that both sides of the link share, and the floor below all profiles. [`link`]: the front end's
+//! side.
 //! *Architecture Invariant:* a frame names a profile, it never carries one; the supervisor checks
 //! everything that it receives again.
 //!
 //! [`supervisor`]: the loop that makes, measures and ends cells; templates of their roots; caps over all.
-//! *Architecture Invariant:* no JSON, no tokio, one thread, and no path is opened after boot.
+//! *Architecture Invariant:* no JSON, no tokio, one thread, and after boot no path that a client or a cell
+//! names is opened.
 //!
 //! [`cell`]: namespaces and processes of one call. Read [`cell::enter`] first; each layer has a file. [`cell::mediate`]
 //! answers system calls for the program: one reader, and a table from call to handler.
@@ -94,11 +98,15 @@
 //!
 //! [`calc`]: results of bc that are exact or correctly rounded. The caller provides the function that runs bc.
 //!
+//! `helpers`: the programs that run inside cells, embedded as bytes: clerk, runner and probe.
+//! *Architecture Invariant:* they have no standard library.
+//!
 //! [`sys`]: system calls that no crate wraps.
 //! *Architecture Invariant:* except for `helpers`, which are separate programs, the only crate with `unsafe`, one call a
 //! block, and no decisions.
 //!
-//! Dependencies have one direction: `commands → http → mcp → service → policy → profile → model → sys`; `supervisor → cell → profile`.
+//! Dependencies have one direction: `commands → http → mcp → service → config → model → sys`; `supervisor → cell → model`.
+//! docs/architecture.md has all of them.
 //!
 //! # Invariants
 //!
@@ -122,7 +130,7 @@
 //! - **cell**: namespaces and processes of one call. **init**: its pid 1. **payload**: the program's process.
 //!   **shelter**: pid 2, whose memory the payload has until it execs.
 //! - **enter**: the steps between clone and exec. **pool**: cells built before there is a job.
-//! - **workspace**: the directory at `/workspace`: fresh, or granted by the host. **session**: a cell that outlives a call.
+//! - **workspace**: the directory at `/workspace`: fresh, of a session, or granted by the host. **session**: a cell that outlives a call.
 //! - **granted socket**: a Unix socket of the host that cells of a profile may connect to.
 //! - **capture**: output as it was kept. **spool**: where more of it may be kept. **outcome**: how a call ended.
 //! - **receipt**: the protections of a call: measured, probed, configured.

@@ -1,4 +1,4 @@
-//! Start of a front end: the order of steps from a small process with one thread to a runtime.
+//! Makes the runtime of a front end, after the supervisor was started and this process was confined.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;

@@ -230,7 +230,7 @@ impl Server {
         if known { Ok(()) } else { Err(unknown(uri)) }
     }
 
-    /// As [`Server::watch`], for the stateless revision.
+    /// Notifies a subscriber as [`Server::watch`] does, for the stateless revision.
     pub(super) async fn follow(&self, context: &SubscriptionContext) {
         let mut changes = self.0.client.state().history.changes();
         let accepted = context.accepted().resource_subscriptions.iter().flatten();

@@ -292,8 +292,8 @@ fn known_hooks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'stati
     Ok(HOOKS.into_iter().filter(|hook| named.iter().any(|name| name == hook)).collect())
 }
 
-/// Has a list of `resources` that cannot be read cost itself alone where scripts may write to that folder: what one of them
-/// leaves there takes no other list, and no later start.
+/// Replaces a list of `resources` that cannot be read by an empty one if scripts may write to that folder, and records
+/// the mistake: a file that a script leaves there must not break the other lists or a later start.
 fn costing_itself<T>(
     tree: &Tree,
     found: Result<Vec<T>, ProjectMistake>,

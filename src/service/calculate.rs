@@ -32,7 +32,7 @@ impl<'bench> InCells<'bench> {
         Self { workbench, caller, last: Mutex::default(), refusal: Mutex::default(), end: None }
     }
 
-    /// The same, for a calculation that may not take longer than this in all.
+    /// Bounds the total time of the calculation.
     #[must_use]
     pub(crate) fn within(self, time: Option<Duration>) -> Self {
         let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
@@ -114,7 +114,7 @@ pub(crate) fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
     refusal.unwrap_or_else(|| error.into()).protected_by(cells.receipt())
 }
 
-/// As the profile `bc` has it executed ahead: only what the program reads is this call's.
+/// Builds a call that a prestarted `bc` can serve: it differs from the profile's `ahead` only in its input.
 fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, InvalidCall> {
     Ok(Call {
         tool: tool.into(),

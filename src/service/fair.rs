@@ -1,8 +1,8 @@
 //! Places that clients share: a client that holds few finds a free one, however many another client holds.
 //!
 //! A client may hold as many places as it leaves free (dynamic thresholds, as switches share their buffers). So one
-//! client has half of them at most, the next a third, and there is always something left for one more. The only
-//! client that there is has them all.
+//! busy client gets at most half of the places, two get at most a third each, and some places stay free for one more
+//! client. If only one client is registered, it may take all places.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +28,7 @@ struct Held {
 #[derive(Debug, Default)]
 struct Holding {
     places: usize,
-    /// True for one that is reckoned with while it holds nothing.
+    /// True for a registered client: places are kept free for it although it holds none.
     is_known: bool,
 }
 

@@ -13,9 +13,9 @@ use config::policy::Principal;
 /// clients, the next is of the one for which the fewest run.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// A place for each call that runs or waits: taken at once or refused.
+    /// One place for each call that runs or waits. A call without a place is refused at once.
     places: Arc<FairShare>,
-    /// A turn for each running call: waited for.
+    /// One turn for each running call. A call waits for its turn.
     turns: Arc<Turns>,
     concurrency: usize,
     waiting: usize,

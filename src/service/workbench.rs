@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     pub(crate) link: Link,
     pub(crate) workspace: Workspace,
     pub(crate) queue: Queue,
-    /// Turns of a project's scripts, which wait in the queue too.
+    /// Second queue, for scripts of a project: they also wait in `queue`.
     pub(crate) workers: Queue,
     /// Downloads for a project, which wait in no other queue.
     pub(crate) fetches: Queue,
@@ -93,7 +93,7 @@ pub(crate) struct RunOptions<'w> {
     pub(crate) queue: &'w Queue,
 }
 
-/// Runs the calls of one client over what all clients share. Its sessions are its own.
+/// Runs the calls of one client. The sessions belong to the client; `shared` is the same for all clients.
 #[derive(Debug)]
 pub(crate) struct Workbench {
     /// The client.
@@ -107,7 +107,7 @@ pub(crate) struct Workbench {
 }
 
 impl Workbench {
-    /// Makes that of a client, which has no session yet.
+    /// Makes the workbench of a client, without a session.
     pub(crate) fn new(shared: &Arc<Shared>, principal: Principal) -> Self {
         Self {
             audit: shared.audit.for_client(principal.clone()),

@@ -62,7 +62,7 @@ pub(crate) enum Exposure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     device: String,
-    /// Directory of the filesystem that it shows.
+    /// Directory of the filesystem that is mounted (field `root` of the line).
     root: PathBuf,
     point: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! Cache of answers from the host's resolvers, cache for their time to live: an answered question
-//! does not leave the host again meanwhile.
+//! Caches answers of the host's resolvers for their time to live: a question that was answered is not
+//! sent again in this time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

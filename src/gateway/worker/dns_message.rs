@@ -41,7 +41,7 @@ impl Answer {
     }
 }
 
-/// A message of a cell that asks something.
+/// A DNS query of a cell.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) id: u16,

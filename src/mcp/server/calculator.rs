@@ -30,7 +30,7 @@ impl Server {
         with(&mut self.0.client.state().ledger.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells of a time that is longer than a calculation may take.
+    /// Returns the note for a requested time that is longer than a calculation may take.
     pub(crate) fn lowered(&self, within: Option<Duration>) -> Option<String> {
         let most = Duration::from_secs(self.0.client.rules().limits.calculator_timeout_s);
         let asked = within.filter(|asked| *asked > most)?.as_secs_f64();

@@ -16,7 +16,7 @@ use crate::{AskedResource, HOOKS, Project, ROOT, ScriptPrompt, ScriptResource, S
 pub const FRAME_BYTES: usize = 128 << 20;
 /// Files that are watched at once, for all clients.
 pub const WATCHED_FILES: usize = 1024;
-/// Length in bytes of the longest path of one.
+/// Maximum length of the path of a watched file, in bytes.
 pub const PATH_BYTES: usize = 1024;
 
 /// Values of the longest report: twice those of a project's metadata.
@@ -120,7 +120,7 @@ impl Project {
         if before.is_written { self.written_by_scripts() } else { self }
     }
 
-    /// Tells which lists a client sees change.
+    /// Returns which lists have changed for a client.
     pub fn listed_changes(&self, before: &Self) -> ListedChanges {
         let tools = same(&self.tools, &before.tools, tool);
         let resources = same(&self.resources, &before.resources, resource)

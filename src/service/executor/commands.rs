@@ -190,7 +190,7 @@ fn has_no_result(outcome: &Outcome, retries: &Retries) -> bool {
     }
 }
 
-/// Tells the breaker how a call ended. An exit code is the program's answer; a cancelled call is the client's word.
+/// Reports to the breaker how a call ended. Any exit code counts as a success; a cancelled call does not count.
 fn verdict(pass: Pass<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Exited { .. } => pass.succeeded(),

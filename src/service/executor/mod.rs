@@ -136,7 +136,7 @@ impl Executor {
         self.watching_scope(principal)
     }
 
-    /// Makes what a client has of this executor that calls nothing: others need leave nothing for it.
+    /// Makes the scope of a client that makes no calls, so that no places are kept free for it.
     pub fn watching_scope(&self, principal: Principal) -> Scope {
         let workbench = Workbench::new(&self.shared, principal);
         let client = ClientState::new(&workbench.terms.exec);

@@ -46,7 +46,7 @@ pub struct FileReply {
     pub renewed: Option<String>,
 }
 
-/// Reason why there is no answer.
+/// Reason why a file request has no answer from the clerk.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFailure {
     #[error(transparent)]

@@ -20,7 +20,7 @@ pub(crate) struct Opening {
     _in_server: OwnedMutexGuard<()>,
 }
 
-/// Waits for a start, and keeps `opening` until the supervisor has been sent it: it serves one frame after the other.
+/// Waits for `start`, and drops `opening` once its frame is sent: the supervisor handles frames in order.
 pub(crate) async fn until_sent<S: Future>(opening: Option<Opening>, start: S) -> S::Output {
     let mut start = pin!(start);
     // A frame is sent when the start is polled for the first time.

@@ -37,7 +37,7 @@ pub enum ShellLoss {
     Meanwhile,
     /// The supervisor ended the unused session.
     Idle,
-    /// The session was ended to make room for another of the client.
+    /// The session was ended to make room for another session, of this client or of another.
     Room,
 }
 

@@ -7,8 +7,8 @@ use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::PrestartFit;
 
 impl Supervisor {
-    /// A cell for each job that waits, as far as there are slots. In the order of the jobs: a slot
-    /// that was freed for the first must not go to another.
+    /// Builds a cell for each waiting job, in the order of the jobs, while there are slots. A slot that
+    /// was freed for the first job must not be given to another.
     pub(super) fn build_for_waiting(&mut self) {
         let mut coming = self.pool.dying();
         let mut place = 0;

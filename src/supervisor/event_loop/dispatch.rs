@@ -146,7 +146,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the front end of an end that is whole.
+    /// Reports the complete end of a call to the front end.
     pub(super) fn tell_end(&mut self, call: CallId, ended: Ended) {
         let ended = Ended { pool: self.pool.counts, ..ended };
         self.tell(&Event::Ended { call, ended }, None);
@@ -212,7 +212,7 @@ impl Supervisor {
         session.is_some_and(|session| session.shell.is_some())
     }
 
-    /// The job at `place` of those that wait gets the cell in `slot`.
+    /// Gives the cell in `slot` to the waiting job at `place` of the queue.
     fn hand_over(&mut self, place: usize, slot: Slot) {
         let Some(ready) = self.queue.remove(place) else { return };
         let call = ready.start.call;
@@ -260,9 +260,9 @@ impl Supervisor {
         }
     }
 
-    /// A job that its cell did not take. The cell ends in the pool: who ended it elsewhere would keep its
-    /// slot for ever. If it had died and the event of it was still to come, another one will
-    /// do, unless the job's own limits are what kills them.
+    /// Handles a job that its cell did not take. The cell is ended in the pool, because only the pool
+    /// frees its slot. If the cell had died and its event was not read yet, the job gets another cell,
+    /// unless the job's own limits are the cause.
     pub(super) fn give_up(
         &mut self,
         key: KeyId,
@@ -336,7 +336,7 @@ impl Supervisor {
         }
     }
 
-    /// A free slot; for a session, its own.
+    /// Returns a free slot; for a session, the slot that it owns.
     fn slot_for(&self, key: KeyId) -> Option<Slot> {
         let is_free = |owner: &Option<Owner>, slot| match self.sessions.of_key(key) {
             None => owner.is_none(),

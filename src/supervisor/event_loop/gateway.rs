@@ -39,7 +39,7 @@ const TEXT_BYTES: usize = 512;
 /// The state of the gateway.
 #[derive(Debug)]
 pub(super) enum GatewayState {
-    /// It has not said yet that it serves; after the instant it is given up.
+    /// It has not reported yet that it serves. It is given up after this instant.
     Starting(Arc<OwnedFd>, Instant),
     Up(Arc<OwnedFd>),
     /// It is gone, for this reason.
@@ -67,7 +67,7 @@ pub(crate) struct GatewayLink {
     calls: BTreeMap<CallId, CellKey>,
     /// Cells whose network is gone, with the reason.
     pub(super) failed: BTreeMap<CellKey, String>,
-    /// Calls that have ended, and wait for their tally.
+    /// Calls that have ended and whose reports wait for the gateway's tally.
     asked: BTreeMap<CallId, Asked>,
     /// Frames for which the link had no room, in their order.
     waiting: VecDeque<Vec<u8>>,
@@ -75,7 +75,7 @@ pub(crate) struct GatewayLink {
     lost: Vec<(CallId, String)>,
 }
 
-/// An end that waits for its tally.
+/// The end of a call whose tally the gateway was asked for.
 #[derive(Debug)]
 struct Asked {
     cell: CellKey,
@@ -192,7 +192,7 @@ impl GatewayLink {
         self.asked.values().map(|asked| asked.deadline).chain(start).chain(lost).min()
     }
 
-    /// Has a call begin in the cell of a slot, and reach no more than `only`.
+    /// Reports to the gateway that a call begins in the cell of a slot, narrowed to `only`.
     ///
     /// # Errors
     /// The reason for refusing the call: without the frame, its narrowing would not hold.

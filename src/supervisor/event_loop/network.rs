@@ -20,7 +20,7 @@ use sys::socket::{self, PacketWait};
 const FRAMES: usize = 64;
 
 impl Supervisor {
-    /// Tells if cells of a key can have a job: those with egress, only while the gateway serves.
+    /// Returns whether cells of a key can have a job. Cells with egress can only while the gateway serves.
     pub(super) fn readiness(&self, key: KeyId) -> Readiness {
         if self.keys.design(key).is_none_or(|design| design.network.is_none()) {
             return Readiness::Ready;
@@ -63,7 +63,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Has a call begin in the cell of a slot, if the cell has a network.
+    /// Reports to the gateway that a call begins in the cell of a slot, if there is a gateway.
     ///
     /// # Errors
     /// The reason for refusing the call.
@@ -87,7 +87,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the gateway that the cell of a slot is gone.
+    /// Reports to the gateway that the cell of a slot has ended.
     pub(super) fn close_network(&mut self, slot: Slot) {
         let Some(gateway) = &mut self.gateway else { return };
         if let Some(cell) = gateway.forget(slot) {

@@ -82,7 +82,7 @@ impl Supervisor {
         }
     }
 
-    /// The same before the end, which does not wait for room.
+    /// Sends the log lines before the supervisor ends, without waiting for room on the link.
     pub(super) fn last_lines(&mut self) {
         self.tell_lines();
         self.outbox.send_early();

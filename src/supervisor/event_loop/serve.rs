@@ -111,7 +111,7 @@ impl Supervisor {
         }
     }
 
-    /// The room for a frame or a report, out of `self` for as long as it is read.
+    /// Takes the buffer for a frame or a report out of `self`. The caller puts it back.
     pub(super) fn room(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -155,8 +155,8 @@ impl Supervisor {
         Ok(FrontEnd::There)
     }
 
-    /// A frame that did not come whole; its descriptors are closed. A job that came whole without
-    /// them, for want of free numbers in this process, is answered: its caller waits.
+    /// Handles a truncated frame, whose descriptors are closed. If only descriptors are missing, because
+    /// this process has no free numbers, the job is answered with a failure, as its caller waits.
     fn cut(&mut self, bytes: &[u8]) {
         if let Ok(Request::Start(start)) = wire::decode::<Request>(bytes)
             && !self.knows(start.call)

@@ -28,8 +28,8 @@ use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
 use model::wire::{CallId, Event, Start};
 
-/// The design of cells that are cloned from mounts of a session, with the host id of `host_slot` where
-/// not each has its own.
+/// Makes the design of cells that are cloned from a session's mounts. They have the host id of
+/// `host_slot` if cells do not have separate ids.
 pub(super) fn design_in(
     design: &Design,
     template: OwnedFd,
@@ -177,7 +177,7 @@ impl Supervisor {
         !waits && !runs && !self.is_used_beside(id)
     }
 
-    /// A slot for a session: a free one, or that of an idle cell, which ends.
+    /// Returns a slot for a session: a free one, or that of an idle cell, which is ended for it.
     fn spare_slot(&mut self) -> Option<Slot> {
         let mut slots = self.slots.iter().zip(Slot::all());
         if let Some((_, slot)) = slots.find(|(owner, _)| owner.is_none()) {
@@ -190,7 +190,7 @@ impl Supervisor {
         Some(slot)
     }
 
-    /// A session's mailbox and the design of its cells: as its template's, with the session's own mounts.
+    /// Makes a session's mailbox, and the design of its cells: that of its template with the session's mounts.
     fn design_session(&self, base: KeyId, slot: Slot) -> Result<(Mailbox, Design), Errno> {
         let design = self.keys.design(base).ok_or(Errno::EINVAL)?;
         let owner = design.ids.of_slot(slot)?;
@@ -217,7 +217,7 @@ impl Supervisor {
         None
     }
 
-    /// A cell of a session is offered: its shell starts, with the job that it was built for.
+    /// Starts the shell of a session in a cell that is ready, and gives it the job that it was built for.
     pub(super) fn open_shell(&mut self, id: SessionId, pooled: PooledCell, ready: QueuedJob) {
         let call = ready.start.call;
         let key = ready.key;
@@ -286,7 +286,7 @@ impl Supervisor {
         }
     }
 
-    /// Something happened in the cell of a session.
+    /// Handles an event of a session's cell.
     pub(super) fn shell_event(
         &mut self,
         id: SessionId,
@@ -344,14 +344,14 @@ impl Supervisor {
         }
     }
 
-    /// The shell of a session ends; the session stays.
+    /// Ends the shell of a session. The session stays.
     pub(super) fn restart(&mut self, id: SessionId) {
         if let Some(shell) = self.sessions.shell_mut(id) {
             shell.end(Instant::now());
         }
     }
 
-    /// A session ends, with its shell and its workspace.
+    /// Ends a session with its shell and its workspace.
     pub(super) fn forget(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else { return };
         let key = session.shell_key;
@@ -389,7 +389,7 @@ impl Supervisor {
         self.tell(&Event::Forgotten { session: id }, None);
     }
 
-    /// A slot whose cell is collected: a session's stays its own.
+    /// Frees the slot of a cell that was reaped. A slot that a session owns stays with the session.
     pub(super) fn release(&mut self, slot: Slot) {
         self.close_network(slot);
         let owner = self.sessions.of_slot(slot).map(Owner::Session);

@@ -12,7 +12,7 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of the processes that init has counted.
+    /// Returns the time of the processes that init has counted.
     pub(crate) fn of(counts: &InitCounters) -> Self {
         Self {
             user: Duration::from_micros(counts.user_us),

@@ -142,7 +142,7 @@ pub(crate) fn with_workspace(
     own_namespace(proc)
 }
 
-/// The mount namespace that this process is in.
+/// Opens the mount namespace that this process is in.
 fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
     openat(proc, "self/ns/mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
 }
@@ -150,7 +150,7 @@ fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
 /// The supervisor's ends of a call's input.
 #[derive(Debug, Default)]
 struct Input {
-    /// For who feeds it.
+    /// Writing end for the caller.
     writer: Option<OwnedFd>,
     /// Both ends of it in one.
     ends: Option<OwnedFd>,
@@ -227,7 +227,7 @@ impl Mailbox {
         Ok((mailbox, shell))
     }
 
-    /// The number of the next call, whose gate is there.
+    /// Returns the number of the next call, whose gate exists already.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -436,8 +436,8 @@ impl Mailbox {
             .ok();
     }
 
-    /// Removes the files of the call that is over, and closes them; who has them open keeps them. One that stays takes
-    /// room of this session's mailbox alone, and no later call has its name.
+    /// Removes and closes the files of the last call. Processes that have them open keep them. A file that cannot be
+    /// removed takes room only in this session's mailbox, and no later call uses its name.
     fn tidy_over(&mut self) {
         let Some(pending) = self.over.take() else { return };
         if let Err(errno) = self.remove(pending.number) {
@@ -460,13 +460,13 @@ impl Mailbox {
         Ok(())
     }
 
-    /// A FIFO; its mode may become another when the supervisor has opened it.
+    /// Makes a FIFO. Its mode may be changed after the supervisor has opened it.
     fn fifo(&self, path: &str, mode: Mode) -> Result<(), Errno> {
         mknodat(&self.directory, path, SFlag::S_IFIFO, mode, 0)?;
         self.mode(path, mode)
     }
 
-    /// The mode itself: what mknod(2) sets lacks what the operator's umask takes away.
+    /// Sets the exact mode, as mknod(2) applies the operator's umask.
     fn mode(&self, path: &str, mode: Mode) -> Result<(), Errno> {
         fchmodat(&self.directory, path, mode, FchmodatFlags::FollowSymlink)
     }

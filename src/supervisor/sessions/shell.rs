@@ -104,7 +104,7 @@ pub(crate) struct Shell {
     jobs: Vec<BackgroundJob>,
     /// Number of the last question about an input.
     questions: u32,
-    /// CpuTime time that calls before have used.
+    /// Processor time that earlier calls have used.
     used: CpuTime,
     /// Why the shell could not start.
     exec: Option<Failure>,
@@ -264,7 +264,7 @@ impl Shell {
         [self.deadline, self.look.at(), crawl].into_iter().flatten().chain(jobs).min()
     }
 
-    /// The report of the call that runs, to be watched.
+    /// Returns the report FIFO of the running call, to be polled.
     pub(crate) fn report(&self) -> Option<&OwnedFd> {
         self.current.as_ref().map(|current| &current.pending.end)
     }
@@ -332,7 +332,7 @@ impl Shell {
         Ok(begun)
     }
 
-    /// Something from the payload: it cannot exec, or it has exec'd.
+    /// Reads a message of the payload: either it cannot exec, or it has.
     pub(crate) fn read_job(&mut self) -> ShellEvent {
         match self.read_exec_failure() {
             Ok(()) | Err(Errno::EAGAIN) => {}

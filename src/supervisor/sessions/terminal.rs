@@ -53,7 +53,7 @@ impl Terminals {
         openat(AT_FDCWD, hidden, directory, Mode::empty()).map(Self)
     }
 
-    /// A new terminal.
+    /// Opens a new terminal.
     ///
     /// # Errors
     /// ENOSPC: [`MAX_TERMINALS`] are in use.

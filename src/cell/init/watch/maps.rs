@@ -39,7 +39,7 @@ pub(crate) struct Process {
     pub directory: String,
     /// Size of its mapped address space in bytes.
     pub size: u64,
-    /// Number of ancestors with which each of its mappings may be linked.
+    /// Number of ancestors to which the kernel may have linked each of its mappings (see `lineage`).
     pub depth: Depth,
 }
 

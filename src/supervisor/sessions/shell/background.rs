@@ -131,7 +131,7 @@ impl Shell {
         }
     }
 
-    /// Has the jobs end for the cell's memory, with the cell.
+    /// Records for each job that it ends with the cell, because of the cell's memory.
     pub(super) fn jobs_over_memory(&mut self) {
         for job in &mut self.jobs {
             job.stopped = Some(Outcome::Limit(LimitKind::Memory));

@@ -41,13 +41,13 @@ impl Shell {
         reported.filter(|changed| !changed.is_nothing())
     }
 
-    /// The cell's init may have ended.
+    /// Reaps the cell's init if it has ended.
     pub(crate) fn collect(&mut self, mailbox: &mut Mailbox) -> ShellEvent {
         let Some(used) = self.cell.collect() else { return ShellEvent::None };
         ShellEvent::Gone(self.last_ends(mailbox, used))
     }
 
-    /// The ends of the calls that run, where the cell takes its time and nothing of it can run any more.
+    /// Returns the ends of the running calls if the cell is slow to end but none of its processes can run any more.
     pub(crate) fn answer_dying(
         &mut self,
         mailbox: &mut Mailbox,
@@ -67,7 +67,7 @@ impl Shell {
         ends
     }
 
-    /// The ends of the calls that run, as they were reported or else as they are known here.
+    /// Returns the ends of the running calls: as reported, else as the supervisor knows them.
     fn last_ends(&mut self, mailbox: &mut Mailbox, used: Used) -> Vec<(CallId, Box<Ended>)> {
         self.look.end();
         self.late_words();
@@ -80,7 +80,7 @@ impl Shell {
         ends
     }
 
-    /// The end of the call in the shell, if one runs.
+    /// Returns the end of the call in the shell, if one runs.
     fn last_end(&mut self, cell: CellEnd, mailbox: &mut Mailbox) -> Option<(CallId, Box<Ended>)> {
         let CellEnd { outcome, counts, denials } = cell;
         let current = self.current.take()?;
@@ -99,7 +99,7 @@ impl Shell {
         Some((call, Box::new(ended)))
     }
 
-    /// Reads the reports from before the end that may be unread: it came in the same round of events.
+    /// Reads the reports that were sent before the cell ended and may be unread, as both events came in the same poll.
     fn late_words(&mut self) {
         // Without a message the shell was executed.
         self.read_exec_failure().unwrap_or_default();
@@ -130,7 +130,7 @@ impl Shell {
         }
     }
 
-    /// Outcome of the cell.
+    /// Returns how the cell ended.
     fn of_cell(&mut self, used: Used) -> CellEnd {
         let (end, denials) = match self.end.take() {
             Some((end, denials)) => (Some(end), denials),

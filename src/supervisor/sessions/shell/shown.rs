@@ -49,7 +49,7 @@ pub(super) fn show_init(cell: &Cell, design: &Design, process: &OwnedFd) -> Resu
 }
 
 impl Shell {
-    /// Has init look at the shell for the call that runs.
+    /// Asks init to look at the shell for the running call.
     pub(super) fn look_at_shell(&mut self) {
         let Some(current) = &mut self.current else { return };
         if current.looking != Looking::No {

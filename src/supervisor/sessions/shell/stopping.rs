@@ -67,8 +67,8 @@ impl Shell {
         }
     }
 
-    /// Gives a background call that is about to begin a grace to do so: it is ended as a job then. A signal now could end
-    /// one of the processes that start it, and the others would go unnoticed.
+    /// Waits a grace period until a background call has left the shell, and ends it as a job then. A signal before that
+    /// could end one of the processes that start it and miss the others.
     fn end_once_it_left(&mut self, now: Instant) {
         self.stage = ShellStage::Interrupted;
         self.deadline = Some(now + GRACE);
@@ -111,8 +111,8 @@ impl Shell {
         }
     }
 
-    /// Ends a call by signals to its processes: TERM, a grace and KILL, or KILL at once. Where the call is
-    /// in the shell, that is sent INT, and killed if it does not come back.
+    /// Ends a call by signals to its processes: TERM, a grace period and KILL, or KILL at once. If the call
+    /// runs in the shell, the shell gets INT first, and is killed if it does not return.
     pub(crate) fn signal(&mut self, call: CallId, signal: JobSignal, now: Instant) {
         if self.current.as_ref().is_none_or(|current| current.call != call) {
             let outcome = match signal {
@@ -177,7 +177,7 @@ impl Shell {
         }
     }
 
-    /// The kernel ran out of this cell's memory.
+    /// Handles that the kernel ran out of this cell's memory.
     pub(crate) fn out_of_memory(&mut self) -> ShellEvent {
         if self.cell.took_out_of_memory() {
             self.over_memory(Instant::now());
