@@ -404,6 +404,10 @@ impl Walked {
             if name == ".." {
                 host.pop();
                 above.truncate(above.len().saturating_sub(1).max(1));
+                // A directory that was moved meanwhile has another parent, which cells may be able to write to.
+                if above.last() != Some(&FileId::from(&status)) {
+                    return Err(Errno::ESTALE);
+                }
             } else {
                 host = path;
                 above.push(FileId::from(&status));
@@ -458,6 +462,19 @@ mod tests {
         assert_eq!(links("a/b/../two/.")?, ["a/two", "one"].map(|name| root.join(name)));
         assert!(links("loop").is_err());
         assert!(links("missing").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_that_was_moved_meanwhile_is_not_left_upwards() -> std::io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let root = directory.path().canonicalize()?;
+        std::fs::create_dir_all(root.join("a/b"))?;
+        std::fs::create_dir_all(root.join("other"))?;
+        let mut walked = Walked::begin()?;
+        assert_eq!(walked.follow(&root.join("a/b/.."))?.host, root.join("a"));
+        std::fs::rename(root.join("a/b"), root.join("other/b"))?;
+        assert_eq!(walked.follow(&root.join("a/b/..")).map(|_| ()), Err(Errno::ESTALE));
         Ok(())
     }
 }
