@@ -164,7 +164,7 @@ int main(void) {
 }
 
 /// One mapping, which the last of a chain of forks splits once all others have ended. The first asks for orphans or leaves
-/// them to init.
+/// them to init. Eighty processes at once would reach the limit by themselves.
 fn split(caller: &Caller) -> Check {
     let source = "
 #define _GNU_SOURCE
@@ -178,7 +178,7 @@ int main(int count, char **words) {
     if (place == MAP_FAILED || pipe(end)) return 1;
     *place = 1;
     if (count > 1) prctl(PR_SET_CHILD_SUBREAPER, 1);
-    for (int depth = 0; depth < 80; depth++) if (fork() > 0) {
+    for (int depth = 0; depth < 60; depth++) if (fork() > 0) {
         close(end[1]);
         if (depth == 0) { while (wait(0) > 0); sleep(60); }
         read(end[0], &byte, 1);
@@ -192,7 +192,7 @@ int main(int count, char **words) {
     if (place == MAP_FAILED) return 1;
     for (int links = 0, i = 0; i < 30000; i++) {
         if (mprotect(place + (size_t)8192 * i, 4096, PROT_NONE)) break;
-        for (links += 160; links >= 1024; links -= 1024) write(1, \"x\", 1);
+        for (links += 120; links >= 1024; links -= 1024) write(1, \"x\", 1);
     }
     sleep(60);
 }";
