@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
+use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::sys::wait::WaitPidFlag;
 
@@ -115,6 +116,8 @@ pub fn start_with_gateway(
             enter::run(inherited, GoSignal { wait })
         }
         Side::Parent(child) => {
+            // The supervisor alone reads the signal: a process that sends it must learn that the supervisor has ended.
+            drop(wait);
             place_supervisor(spec.tier, &inherited.cgroups, &identity, child.pid)?;
             let task = BackgroundTask::find(&identity, &inherited);
             if task != BackgroundTask::Maps {
@@ -125,6 +128,7 @@ pub fn start_with_gateway(
             {
                 // Each of the two processes must see the other close the link.
                 drop((link, inherited.link, inherited.scope, asking, inherited.gateway));
+                drop((spec.sockets, child.pidfd));
                 let is_done = match task {
                     BackgroundTask::None => true,
                     BackgroundTask::Maps => admit(child.pid, spec.tier, &identity, &go).is_ok(),
@@ -252,16 +256,25 @@ impl BackgroundTask {
     }
 }
 
-/// Forks the child for a task. It is not waited for: the kernel reaps it.
+/// Forks the child for a task, which ends with this process. It is not waited for: the kernel reaps it.
 fn background() -> Result<Side, Errno> {
+    let parent = nix::unistd::getpid();
     let side = fork()?;
-    if let Side::Parent(child) = &side {
-        signals::forget_children()?;
-        // In case it ended before SIGCHLD was ignored.
-        let pid = nix::unistd::Pid::from_raw(child.pid);
-        match nix::sys::wait::waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
-            Ok(_) | Err(Errno::ECHILD) => {}
-            Err(errno) => return Err(errno),
+    match &side {
+        Side::Child => {
+            let tied = process::set_death_signal(Signal::SIGKILL);
+            if tied.is_err() || nix::unistd::getppid() != parent {
+                process::exit_now(1);
+            }
+        }
+        Side::Parent(child) => {
+            signals::forget_children()?;
+            // In case it ended before SIGCHLD was ignored.
+            let pid = nix::unistd::Pid::from_raw(child.pid);
+            match nix::sys::wait::waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+                Ok(_) | Err(Errno::ECHILD) => {}
+                Err(errno) => return Err(errno),
+            }
         }
     }
     Ok(side)

@@ -1,9 +1,12 @@
 //! Mounts of grants that cannot be made for root's cells: a refusal of the start, or of each call.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
 
 use crate::client::Client;
-use crate::support::{Caller, Check, Failed, Finished, holds, patience};
+use crate::support::{Caller, Check, Failed, Finished, children, holds, kill, patience, status};
 
 /// The remedy where a filesystem refuses mounts with the ids of cells.
 const REMEDY: &str = "start cofferdam as an ordinary user";
@@ -42,6 +45,40 @@ pub fn refuse_each_call(caller: &Caller) -> Check {
             holds(fault, &told, told.contains(step))?;
         }
         client.close()?;
+    }
+    Ok(())
+}
+
+/// The supervisor is killed while the child is held before the second mount. The mounts that follow are more than the
+/// socket to the supervisor has room for, so the child ends only if it learns that no process reads them.
+pub fn end_with_the_supervisor(caller: &Caller) -> Check {
+    let mut command = failing(caller, "delay_enter=2000000:when=2")?;
+    caller.file("config/cofferdam.toml", "schema = 1\n[limits]\ncells = 64\n")?;
+    for number in 0..60 {
+        command.arg("--ro").arg(caller.directory(&format!("granted-{number}"))?);
+    }
+    let client = Client::start(command)?;
+    let server = *children(client.child.id()).first().ok_or("no server")?;
+    let deadline = Instant::now() + patience();
+    // The supervisor is the first process of another namespace.
+    let is_supervisor =
+        |pid: &u32| status(*pid).is_ok_and(|now| now.get("NSpid").split_whitespace().count() > 1);
+    let (supervisors, others) = loop {
+        let (supervisors, others): (Vec<u32>, Vec<u32>) =
+            children(server).into_iter().partition(is_supervisor);
+        if supervisors.len() == 1 && others.len() == 1 {
+            break (supervisors, others);
+        }
+        holds("supervisor and child run", &others, Instant::now() < deadline)?;
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    for supervisor in supervisors {
+        kill(supervisor, Signal::SIGKILL)?;
+    }
+    let runs = |pid: &u32| status(*pid).is_ok_and(|now| !now.get("State").starts_with('Z'));
+    while others.iter().any(runs) {
+        holds("the child ends", &others, Instant::now() < deadline)?;
+        std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
 }

@@ -41,6 +41,12 @@ pub fn claims() -> Vec<Claim> {
         claim("mounts_that_fail_after_the_start_refuse_each_call", grants::refuse_each_call)
             .only(For::Root)
             .needs(&[Need::Strace]),
+        claim(
+            "a_child_that_makes_mounts_ends_with_the_supervisor",
+            grants::end_with_the_supervisor,
+        )
+        .only(For::Root)
+        .needs(&[Need::Strace]),
         claim("a_lack_of_descriptors_is_reported", wants::descriptors).needs(&[Need::Prlimit]),
         claim("a_lack_of_processes_is_reported", wants::processes).needs(&[Need::Prlimit]),
         claim("want_of_memory_is_an_answer_or_an_end", wants::memory).needs(&[Need::Prlimit]),
