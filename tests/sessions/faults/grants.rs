@@ -40,9 +40,9 @@ pub fn refuse_each_call(caller: &Caller) -> Check {
     for fault in ["error=EINVAL:when=2+", "signal=KILL:when=2"] {
         let mut client = Client::start(failing(caller, fault)?)?;
         for _ in 0..2 {
-            let told = client.text("true")?;
+            let answer = client.text("true")?;
             let step = "step mounting the grants for each cell";
-            holds(fault, &told, told.contains(step))?;
+            holds(fault, &answer, answer.contains(step))?;
         }
         client.close()?;
     }
