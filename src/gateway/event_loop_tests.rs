@@ -72,7 +72,9 @@ fn gateway_with_worker<'a>(
         connector: Connector::new(Vec::new()).expect("a socket"),
         cells: HashMap::from([(KEY, cell)]),
         last_tallies: LastTallies::default(),
-        closer: closer().expect("a closer"),
+        // Without processes that close: those of tests that run at once would hold each other's ends
+        // open, and none would end.
+        closer: pair().expect("a pair").0,
         pending: VecDeque::new(),
     };
     (gateway, worker.pidfd, theirs, init)
