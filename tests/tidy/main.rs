@@ -6,5 +6,6 @@ mod corpus;
 mod examples;
 mod form;
 mod keys;
+mod methods;
 mod readme;
 mod words;
