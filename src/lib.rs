@@ -28,10 +28,10 @@
 //! | message | [`mcp`] | tool arguments | the schema; unknown fields are refused |
 //! | validated | [`service`] | [`model::call::Call`] | bounded lengths, no NUL, paths inside /workspace or /tmp |
 //! | decided | [`config::policy`] | [`config::policy::Grant`] or [`config::policy::Denial`] | only `policy` can make a grant |
-//! | sent | [`link`], [`model::wire`] | a frame with a [`model::job::Job`] | only a grant can be sent; every length is capped |
+//! | sent | [`service::link`], [`model::wire`] | a frame with a [`model::job::Job`] | only a grant can be sent; every length is capped |
 //! | planned | [`supervisor`] | [`cell::Design`] | everything of variable length is computed before the clone |
 //! | run | [`cell`] | init and payload | built, measured, then handed the job |
-//! | captured | [`capture`] | [`capture::Captured`] | head and tail are kept, the rest is counted |
+//! | captured | [`service::capture`] | [`service::capture::Captured`] | head and tail are kept, the rest is counted |
 //! | reported | [`service::report`], [`mcp::reply`], [`commands::run`] | [`model::outcome::Outcome`], [`model::receipt::Receipt`] | how the call ended; what was measured |
 //!
 //! # Code map
@@ -59,8 +59,8 @@
 //! with their line; each key is declared once, and its reader and JSON Schema follow from that.
 //! *Architecture Invariant:* `policy` and `profile` do no I/O, and nothing a caller sends changes them.
 //!
-//! [`model`]: the types that both sides of the link share, and the floor below all profiles. [`link`]: the front end's
-//! side.
+//! [`model`]: the types that both sides of the link share, and the floor below all profiles. [`service::link`]: the
+//! front end's side.
 //! *Architecture Invariant:* a frame names a profile, it never carries one; the supervisor checks
 //! everything that it receives again.
 //!
@@ -83,7 +83,7 @@
 //! [`jq`]: the program `jq` for scripts of a project; it is this binary under another name.
 //! *Architecture Invariant:* it depends on no other crate of the product.
 //!
-//! [`audit`]: the log of decisions and ends of calls, one line each, chained by hashes.
+//! [`service::audit`]: the log of decisions and ends of calls, one line each, chained by hashes.
 //! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
 //!
 //! [`selftest`]: the escape corpus, and how it is run against cofferdam or another sandbox.
@@ -93,7 +93,7 @@
 //! packet, `worker` is its TCP/IP stack, judge, resolver and relays, `intercept` reads requests.
 //! *Architecture Invariant:* no cell has access to the host's network namespace; traffic that no rule allows is dropped.
 //!
-//! [`capture`]: output, bounded and escaped.
+//! [`service::capture`]: output, bounded and escaped.
 //! *Architecture Invariant:* a flood of output costs no memory beyond its caps.
 //!
 //! [`calc`]: results of bc that are exact or correctly rounded. The caller provides the function that runs bc.

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use capture::stream::{Follower, Stream};
-use capture::tap::Source;
-use capture::{Captured, KEPT_BYTES, Meter};
 use config::HostContext;
 use config::policy::{Grant, Policy};
-use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{Access, GrantId, Limits, ProfileName, Workspace};
 use model::outcome::Outcome;
 use model::profile::Profile;
+use service::capture::stream::{Follower, Stream};
+use service::capture::tap::Source;
+use service::capture::{Captured, KEPT_BYTES, Meter};
+use service::link::Link;
 use supervisor::{Caps, Granted, IdRange, Spec};
 use tokio::runtime::Runtime;
 

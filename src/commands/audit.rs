@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::acts;
 use crate::commands::settings;
-use audit::read::{self, Unverified};
 use model::clock;
 use model::units::{InvalidUnit, Time};
+use service::audit::read::{self, Unverified};
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Args)]

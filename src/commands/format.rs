@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use capture::deceptive::always_deceives;
 use model::job::Limits;
 use model::units::{Processors, Size, Time};
+use service::capture::deceptive::always_deceives;
 
 /// Columns of wrapped text, if its words allow it.
 const COLUMNS: usize = 100;

@@ -12,7 +12,6 @@ use crate::commands::grants::tier;
 use crate::commands::serve::listener::{HttpPlan, Opened, TcpPlan};
 use crate::commands::settings::{self, Settings};
 use crate::commands::streams::Streams;
-use audit::Audit;
 use gateway::intercept::trust::{PlacedTrust, TrustFiles};
 use http::tcp::LineListener;
 use model::egress::{Egress, EgressRule, SecretSource};
@@ -20,6 +19,7 @@ use model::outcome::in_words;
 use model::profile::{Profile, TRUST};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType};
 use projects::watcher::WatcherSpec;
+use service::audit::Audit;
 use supervisor::{Caps, Spec};
 use sys::signals;
 
@@ -59,7 +59,7 @@ pub fn recorded(settings: Settings) -> Result<Launched, CliError> {
 /// The same as of [`recorded`], or a listener that cannot be opened.
 pub fn listening(settings: Settings, plans: Plans) -> Result<Launched, CliError> {
     let config = &settings.loaded.config;
-    let options = config.audit_file.value.clone().map(|file| audit::Options {
+    let options = config.audit_file.value.clone().map(|file| service::audit::Options {
         file,
         max_bytes: config.audit_max_bytes.value,
         keep: config.audit_keep.value,
@@ -87,7 +87,7 @@ pub fn recording_paths(settings: Settings, record: Arc<OwnedFd>) -> Result<Owned
 
 fn with(
     settings: Settings,
-    log: Option<&audit::Options>,
+    log: Option<&service::audit::Options>,
     record: Option<Arc<OwnedFd>>,
     plans: Plans,
 ) -> Result<Launched, CliError> {

@@ -66,7 +66,7 @@ impl Streams {
     pub fn opened(self) -> (StdinStream, StdoutStream) {
         let input = match self.input {
             StreamKind::Pipe(fd) => pipe::Receiver::from_owned_fd(fd).map(StdinStream::Pipe),
-            StreamKind::Socket(fd) => link::register(fd).map(StdinStream::Socket),
+            StreamKind::Socket(fd) => service::link::register(fd).map(StdinStream::Socket),
             StreamKind::Null => Ok(StdinStream::Null),
             StreamKind::Terminal(_) | StreamKind::Other => {
                 Ok(StdinStream::Other(tokio::io::stdin()))
@@ -74,8 +74,8 @@ impl Streams {
         };
         let output = match self.output {
             StreamKind::Pipe(fd) => pipe::Sender::from_owned_fd(fd).map(StdoutStream::Pipe),
-            StreamKind::Socket(fd) => link::register(fd).map(StdoutStream::Socket),
-            StreamKind::Terminal(fd) => link::register(fd).map(StdoutStream::Terminal),
+            StreamKind::Socket(fd) => service::link::register(fd).map(StdoutStream::Socket),
+            StreamKind::Terminal(fd) => service::link::register(fd).map(StdoutStream::Terminal),
             StreamKind::Null | StreamKind::Other => Ok(StdoutStream::Other(tokio::io::stdout())),
         };
         // A descriptor that epoll(7) refuses is read in a thread.

@@ -17,7 +17,8 @@ use prometheus_client::registry::Registry;
 use crate::memory::OwnMemory;
 use crate::respond::Refusal;
 use crate::scopes::Scopes;
-use service::executor::{DURATION_BOUNDS, ServerFigures};
+use service::audit::{CallCounts, DURATION_BOUNDS};
+use service::executor::ServerFigures;
 
 /// Form of the answer.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -75,7 +76,7 @@ impl Sample {
                 None,
             )?;
         }
-        type Field = fn(&service::executor::CallCounts) -> u64;
+        type Field = fn(&CallCounts) -> u64;
         let fields: [(&str, &str, Field); 7] = [
             ("denied_calls", "Calls that policy refused.", |it| it.denied),
             ("invalid_calls", "Calls whose arguments were not taken.", |it| it.invalid),

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use service::report::harmless;
+use service::capture::deceptive::harmless;
 
 /// Reason why a request is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,8 +20,9 @@ use crate::scopes::{BASH, Scopes, TOOL};
 use model::call::Correlation;
 use service::Caller;
 use service::apart::{ApartRun, FileIn, FileOut};
+use service::capture::deceptive::harmless;
 use service::refused::{Refused, RefusedKind};
-use service::report::{CommandReport, harmless, millis};
+use service::report::{CommandReport, millis};
 use service::shell::ScriptArgs;
 
 /// Default time limit of a command, in seconds.

@@ -1,14 +1,14 @@
-//! Passes every text of a cell or a project through [`capture::deceptive::harmless`] before it is sent to a client.
+//! Passes every text of a cell or a project through [`service::capture::deceptive::harmless`] before it is sent to a client.
 
 use std::borrow::Cow;
 
-use capture::deceptive::harmless;
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolResult, CompleteResult, ContentBlock, GetPromptResult, ReadResourceResult,
     ResourceContents,
 };
 use serde_json::Value;
+use service::capture::deceptive::harmless;
 
 /// Replaces a text by its harmless form, if the two differ.
 pub(crate) fn text(text: &mut String) {

@@ -10,9 +10,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use crate::context::Context;
 use crate::logs::CallLog;
 use crate::tasks;
-use capture::tap::{Piece, Source};
-use capture::text::{render, without_cut_character};
-use capture::{Captured, Produced};
+use service::capture::tap::{Piece, Source};
+use service::capture::text::{render, without_cut_character};
+use service::capture::{Captured, Produced};
 
 /// Bytes of one notification: the maximum, and the default.
 pub(crate) const MAX_BYTES: usize = 65_536;

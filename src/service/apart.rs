@@ -6,8 +6,8 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 
+use crate::capture::{Captured, KEPT_BYTES};
 use crate::shell::ScriptArgs;
-use capture::{Captured, KEPT_BYTES};
 use model::call::STDIN_BYTES;
 
 /// Files that a request may give, and name.

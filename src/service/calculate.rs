@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::capture::Captured;
 use calc::{BcRun, CalcError, Evaluate};
-use capture::Captured;
 use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::CALCULATOR_TIMEOUT;
 use model::outcome::{Failure, LimitKind, Outcome};

@@ -4,7 +4,9 @@
 #![deny(unreachable_pub)]
 
 pub mod apart;
+pub mod audit;
 mod calculate;
+pub mod capture;
 pub mod cli;
 pub mod client;
 mod client_terms;
@@ -15,6 +17,7 @@ pub mod files;
 pub mod history;
 pub mod host_programs;
 pub mod inspect;
+pub mod link;
 pub mod macros;
 #[cfg(test)]
 #[path = "../../tests/support/patience.rs"]

@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
+use crate::capture::grep::Pattern;
+use crate::capture::lines::Wanted;
 use crate::session::{Eof, Offsets, Restart, Retention, Stop};
 use crate::shell::ScriptArgs;
-use capture::grep::Pattern;
-use capture::lines::Wanted;
 use model::call::{Call, Cwd, FilePath};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::shells::ShellKind;

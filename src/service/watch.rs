@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 use tokio::sync::oneshot::Receiver;
 use tokio::time::{Instant, timeout};
 
+use crate::capture::stream::{Follower, Stream};
+use crate::capture::tap::{Source, Tap};
+use crate::capture::{KEPT_BYTES, Meter};
+use crate::link::{Control, Running};
 use crate::{Caller, Report};
-use capture::stream::{Follower, Stream};
-use capture::tap::{Source, Tap};
-use capture::{KEPT_BYTES, Meter};
-use link::{Control, Running};
 use model::job::Limits;
 use model::outcome::{Ended, Failure};
 
@@ -156,8 +156,8 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::capture::Captured;
     use crate::report::Clamped;
-    use capture::Captured;
     use model::outcome::{LimitKind, Outcome};
 
     /// A supervisor of one call: reports the end when it is asked to end the call.

@@ -27,15 +27,11 @@ const CRATES: &[(&str, &[&str])] = &[
     // An applet: nothing of the product is in it.
     ("jq", &[]),
     ("config", &["model"]),
-    ("audit", &["config", "model"]),
-    ("link", &["config", "model", "sys"]),
-    // For its tests.
-    ("capture", &["model"]),
     ("calc", &["model"]),
-    ("mcp", &["calc", "capture", "config", "model", "projects", "service"]),
+    ("mcp", &["calc", "config", "model", "projects", "service"]),
     ("http", &["config", "mcp", "model", "service"]),
-    // An executor is made from the configuration in force.
-    ("service", &["audit", "calc", "capture", "config", "link", "model"]),
+    // An executor is made from the configuration in force; `sys` has the sockets of the link.
+    ("service", &["calc", "config", "model", "sys"]),
 ];
 
 /// Crates that the mechanism is built on: each is a direct dependency of a crate that uses it.

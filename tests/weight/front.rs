@@ -10,16 +10,16 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
-use audit::Audit;
 use cofferdam::commands::streams::Streams;
 use cofferdam::commands::{settings, start};
 use config::policy::Principal;
-use link::Link;
 use mcp::lines::Ends;
 use mcp::serve::{Offer, Watch, streams};
 use model::job::Workspace;
 use model::receipt::Tier;
 use service::Executor;
+use service::audit::Audit;
+use service::link::Link;
 use supervisor::{Caps, IdRange, OwnIds, ScopeWish, Spec};
 
 use crate::support::patience;

@@ -8,13 +8,13 @@ use crate::commands::settings::Settings;
 use crate::commands::start;
 use config::policy::{Grant, Policy};
 use config::profile::Profiles;
-use link::Link;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{JobMode, ProfileName, SessionId, StartDirectory, Within, Workspace};
 use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
 use model::wire::Ready;
+use service::link::Link;
 use service::shell::ScriptArgs;
 
 /// Profiles that are tried always, with the arguments and the input of the program that runs in them.
@@ -160,7 +160,7 @@ async fn run_one(link: &Link, grant: Grant, kind: TrialKind) -> (ProbeResult, Op
         Err(failure) => return (refused(&failure), None),
     };
     let receipt = running.receipt.clone();
-    let link::Running { stdin, stdout, stderr, ended, .. } = running;
+    let service::link::Running { stdin, stdout, stderr, ended, .. } = running;
     // The programs print a line at most: the pipes can close unread.
     drop((stdin, stdout, stderr));
     let ended = ended.await.unwrap_or_else(|_| Ended::failed(Failure::Supervisor));

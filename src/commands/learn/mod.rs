@@ -27,7 +27,6 @@ use crate::commands::terminal::filtered_output::FilteredOutput;
 use crate::commands::{doctor, exit, run, settings, start};
 use config::policy::{Grant, Policy};
 use last_lines::LastLines;
-use link::Link;
 use missing_paths::{HostExaminer, MissingPaths, quoted};
 use model::accounts;
 use model::egress::NetworkClass;
@@ -37,6 +36,7 @@ use model::profile::floor::{self, Grantable};
 use model::profile::{PathKind, Profile, calls};
 use network::NetworkRefusals;
 use service::host_programs::HostPrograms;
+use service::link::Link;
 use service::report::{Cut, StreamReport};
 use supervisor::ScopeWish;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use link::Link;
 use service::Executor;
+use service::link::Link;
 
 /// Writes the metrics to standard error at each SIGUSR1, as one line of JSON: the supervisor's, and those of
 /// command-line tools if there are any. Never returns.

@@ -30,7 +30,6 @@ use config::policy::Principal;
 use http::Scopes;
 use http::serve::Front;
 use http::tcp::LineListener;
-use link::Link;
 use listener::{HttpPlan, Opened, TcpPlan};
 use mcp::gate::RemoteSecret;
 use mcp::lines::Ends;
@@ -39,6 +38,7 @@ use model::accounts;
 use model::outcome::{Failure, in_words};
 use projects::Project;
 use service::Executor;
+use service::link::Link;
 use supervisor::{OwnIds, ScopeWish};
 use sys::memory;
 

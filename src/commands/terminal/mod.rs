@@ -26,9 +26,9 @@ use crate::commands::terminal::end_signals::EndSignals;
 use crate::commands::terminal::escape_filter::{Coding, EscapeFilter, Questions};
 use crate::commands::terminal::fences::Fences;
 use crate::commands::terminal::keys::Keys;
-use link::Running;
 use model::outcome::{Ended, Failure, in_words};
 use model::profile::TerminalSize;
+use service::link::Running;
 use sys::terminal::{self, Attributes};
 
 /// Bytes of one read: more than a terminal has at once.

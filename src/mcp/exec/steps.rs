@@ -4,10 +4,10 @@ use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
 use crate::reply;
-use capture::Captured;
-use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::Outcome;
+use service::capture::Captured;
+use service::capture::text::render;
 use service::report::{CommandReport, are_cut, millis};
 
 /// Treatment of later steps after a failed one.

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::reply;
-use capture::deceptive::harmless;
 use model::defaults::INLINE_CHARACTERS;
+use service::capture::deceptive::harmless;
 use service::files::{DirectoryEntry, EntryKind, FileAnswer, Region, ReplacedFile};
 use service::report::FileReport;
 use service::report::changes::name;

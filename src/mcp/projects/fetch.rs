@@ -11,10 +11,10 @@ use super::live::{Answer, OutputReader};
 use super::{READS, contents, error};
 use crate::context::Context;
 use crate::server::Server;
-use capture::tap::{Reader, Tap};
 use projects::{
     AskedResource, FetchError, FetchFault, FetchRequest, Project, ScriptError, ScriptLaunch,
 };
+use service::capture::tap::{Reader, Tap};
 use service::refused::{Refused, RefusedKind};
 use service::request::FetchPlace;
 use service::shell::ScriptArgs;

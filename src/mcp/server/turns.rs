@@ -4,9 +4,9 @@ use super::Server;
 use crate::context::Context;
 use crate::notifier::{self, OutputNotifier};
 use crate::tasks::{self, Lasting};
-use capture::Produced;
-use capture::tap::Tap;
 use service::Caller;
+use service::capture::Produced;
+use service::capture::tap::Tap;
 use service::refused::Refused;
 
 /// Progress notifications every second, for a client that asked for progress.

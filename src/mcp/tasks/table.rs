@@ -19,8 +19,8 @@ use tracing::Instrument;
 use super::outcome::{Done, Work, ended};
 use crate::context::Context;
 use crate::lines::{SharedBounds, UntilAnswered};
-use capture::Produced;
 use model::call::MAX_TIMEOUT;
+use service::capture::Produced;
 
 /// Maximum calls of a client that are tasks or may become one.
 const MAX_TASKS: usize = 64;

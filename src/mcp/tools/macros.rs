@@ -18,7 +18,7 @@ use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::reply;
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
-use capture::tap::Tap;
+use service::capture::tap::Tap;
 use service::macros::{Before, MAX_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
 use service::report::to_value;
 use service::request::ExecRequest;

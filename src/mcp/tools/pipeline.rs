@@ -16,9 +16,9 @@ use crate::context::Context;
 use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
-use capture::tap::Tap;
 use model::call::{SCRIPT_BYTES, STDIN_BYTES};
 use model::shells::ShellKind;
+use service::capture::tap::Tap;
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 

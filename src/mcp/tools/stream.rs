@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::notifier::{MAX_BYTES, OutputNotifier, USUAL};
 use crate::server::Server;
 use crate::tool_entry::{CallResult, InForce};
-use capture::tap::Tap;
 use model::call::SCRIPT_BYTES;
+use service::capture::tap::Tap;
 use service::shell::ScriptArgs;
 
 /// Bytes of one notification: the default, and the least and greatest allowed.

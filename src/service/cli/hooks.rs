@@ -11,8 +11,8 @@ use super::advice::{self, ErrorType};
 use super::request::{DeclaredRequest, Words};
 use super::result::{AboutCall, DeclaredResult, ToolError};
 use crate::Report;
-use capture::Captured;
-use capture::text::render;
+use crate::capture::Captured;
+use crate::capture::text::render;
 use config::policy::hooks::{HookPoint, HookScript};
 use model::outcome::Outcome;
 

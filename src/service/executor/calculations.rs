@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use super::Scope;
 use crate::Caller;
 use crate::calculate::{InCells, uncalculated};
+use crate::capture::Captured;
+use crate::capture::text::render;
 use crate::refused::Refused;
 use crate::report::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
 use crate::request::Precision;
 use calc::plot::Plot;
-use capture::Captured;
-use capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 
 impl Scope {

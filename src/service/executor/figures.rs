@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Executor;
+use crate::audit::CallCounts;
 use crate::cli::state::ToolFigures;
-use audit::CallCounts;
-use link::Metrics;
+use crate::link::Metrics;
 
 /// Figures of a server since its start.
 #[derive(Debug, Clone, Serialize)]

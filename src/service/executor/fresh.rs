@@ -3,6 +3,7 @@
 use super::Scope;
 use super::sessions::shown;
 use crate::apart::{ApartRun, FileOut};
+use crate::capture::lines::Wanted;
 use crate::denied::DenialReport;
 use crate::refused::Refused;
 use crate::report::{CommandReport, are_cut};
@@ -10,7 +11,6 @@ use crate::request::Shown;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::RunOptions;
 use crate::{Caller, Report};
-use capture::lines::Wanted;
 use config::policy::tools::{Runs, ToolSpec};
 use model::defaults::INLINE_CHARACTERS;
 use model::job::{ProfileName, Workspace};

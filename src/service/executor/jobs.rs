@@ -7,16 +7,16 @@ use std::time::Duration;
 use super::Scope;
 use super::sessions::shown;
 use crate::Caller;
+use crate::capture::grep::Pattern;
+use crate::capture::lines::{Wanted, only};
+use crate::capture::text::render;
+use crate::capture::{Captured, KEPT_BYTES};
 use crate::refused::{Refused, RefusedKind};
 use crate::report::{
     Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, Renewed, StreamReport,
 };
 use crate::request::{InputRequest, JobRequest, OutputRequest, Shown};
 use crate::session::{Command, Eof, InputEnd, Offsets, Rest, Stop, WriteResult};
-use capture::grep::Pattern;
-use capture::lines::{Wanted, only};
-use capture::text::render;
-use capture::{Captured, KEPT_BYTES};
 use model::call::STDIN_BYTES;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::{Ended, Force, ShellAfter};
@@ -247,7 +247,7 @@ fn chosen(
     pattern: Option<&Pattern>,
     lines: Wanted,
     room: usize,
-) -> Result<ShownStreams, capture::grep::NoMatch> {
+) -> Result<ShownStreams, crate::capture::grep::NoMatch> {
     let out = command.stdout.all();
     let err = command.stderr.all();
     let all = render(&out.since(since.stdout), &err.since(since.stderr), ALL);

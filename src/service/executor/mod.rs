@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::audit::Audit;
 use crate::cli::Declared;
 use crate::cli::hooks::Answers;
 use crate::cli::state::{ToolFigures, ToolState, ToolStates};
@@ -24,19 +25,17 @@ use crate::client::ClientState;
 use crate::client_terms::{ClientTerms, offered_to_any, withheld};
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
+use crate::link::Link;
 use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind};
 use crate::request::ExecOptions;
 use crate::rules::Rules;
 use crate::session::SessionActivity;
 use crate::workbench::{Shared, Workbench};
-use audit::Audit;
-pub use audit::{CallCounts, DURATION_BOUNDS};
 use config::Loaded;
 use config::policy::Principal;
 use config::policy::tools::{asks_a_rule, ruled_by};
 pub use figures::{ServerFigures, SupervisorState};
-use link::Link;
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;

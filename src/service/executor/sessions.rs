@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use super::Scope;
 use crate::Caller;
+use crate::capture::Captured;
+use crate::capture::deceptive::plain;
+use crate::capture::lines::only;
+use crate::capture::text::render;
 use crate::refused::Refused;
 use crate::report::{
     BashAnswer, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport,
@@ -11,10 +15,6 @@ use crate::report::{
 };
 use crate::request::{BashRequest, Shown};
 use crate::session::Command;
-use capture::Captured;
-use capture::deceptive::plain;
-use capture::lines::only;
-use capture::text::render;
 use model::job::JobMode;
 use model::outcome::{Ended, ShellAfter, Waits};
 

@@ -12,12 +12,12 @@ use config::document::Document;
 
 use super::*;
 use crate::Caller;
+use crate::capture::lines::Wanted;
 use crate::cli::state::ToolHealth;
 use crate::patience::soon;
 use crate::request::{BashRequest, Precision, SessionCommand, Shown, Wait};
 use crate::session::{DEFAULT, Restart, Retention};
 use crate::shell::{self, ScriptArgs};
-use capture::lines::Wanted;
 use config::{Config, Origin};
 use model::call::Cwd;
 use model::job::SessionId;

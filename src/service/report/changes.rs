@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{ci, to_value};
-use capture::deceptive::plain;
+use crate::capture::deceptive::plain;
 use model::outcome::{Change, FileChange, FileKind, FilesChanged};
 
 /// Names in the line, at most; the fields have more.

@@ -11,8 +11,6 @@ pub mod network;
 mod notes;
 mod protection;
 
-pub use capture::deceptive::harmless;
-
 pub use calculation::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
 pub use command::{
     BashAnswer, Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionFields,

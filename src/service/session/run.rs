@@ -16,11 +16,11 @@ use super::{
     Command, DEFAULT, Named, Restart, Retention, SHOWN_CHARACTERS, SessionError, ShellLoss,
     UnusedSession, check_name,
 };
+use crate::capture::KEPT_BYTES;
 use crate::report::Renewed;
 use crate::request::{SessionCommand, Wait};
 use crate::workbench::{Workbench, heard};
 use crate::{Caller, Refusal, Report};
-use capture::KEPT_BYTES;
 use config::policy::flags::Changes;
 use config::policy::{Grant, JobContext};
 use model::call::{Call, Stdin};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
 
-use capture::stream::Stream;
+use crate::capture::stream::Stream;
 use model::job::SessionId;
 use model::outcome::{Ended, Failure, Outcome, ShellAfter};
 

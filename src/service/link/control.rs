@@ -16,7 +16,7 @@ pub struct Control {
 
 impl Link {
     /// Returns a control that refers to no call: what it sends is dropped.
-    pub fn detached_control(&self) -> Control {
+    pub(crate) fn detached_control(&self) -> Control {
         Control { call: 0, shared: Arc::clone(&self.shared) }
     }
 }

@@ -3,8 +3,6 @@
 //! Verifying the chain reveals changed, removed and reordered lines. The chain has no key: a writer
 //! of the file can rewrite all of it, so only a hash stored elsewhere proves the rest.
 
-#![deny(unreachable_pub)]
-
 pub mod chain;
 mod figures;
 mod file;
@@ -18,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use config::policy::{Denial, Grant, Principal};
-pub use config::server::OnError;
+use config::server::OnError;
 use figures::Figures;
 pub use figures::{CallCounts, DURATION_BOUNDS};
 use file::LogFile;
@@ -168,7 +166,7 @@ impl Audit {
     ///
     /// # Errors
     /// If it cannot be recorded and [`OnError::Stop`] is set.
-    pub fn of_job(
+    pub(crate) fn of_job(
         &self,
         tool: &'static str,
         job: &str,
@@ -292,7 +290,7 @@ impl LoggedCall {
     }
 
     /// Records that only the decision was requested: no cell ran.
-    pub fn only_decided(mut self) {
+    pub(crate) fn only_decided(mut self) {
         self.close("dry_run", "the caller asked for what would run; no cell ran".to_owned());
     }
 

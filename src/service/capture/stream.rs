@@ -325,7 +325,7 @@ impl Stream {
     }
 
     /// Returns how many bytes are held in memory.
-    pub fn kept_bytes(&self) -> u64 {
+    pub(crate) fn kept_bytes(&self) -> u64 {
         self.state().bytes()
     }
 

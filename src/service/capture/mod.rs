@@ -3,8 +3,6 @@
 //! A flood of output thus neither blocks the program before its output limit nor fills this
 //! process's memory. [`text`] makes captured output fit for a reply.
 
-#![deny(unreachable_pub)]
-
 pub mod deceptive;
 mod escapes;
 pub mod grep;

@@ -60,7 +60,7 @@ mod tests {
     /// Unoptimized builds have several copies of the buffer on the stack at once.
     #[test]
     fn the_stack_of_a_flood_thread_holds_many_copies_of_the_buffer() {
-        assert!(size_of::<Room>() * 16 <= crate::stream::flood::STACK_BYTES);
+        assert!(size_of::<Room>() * 16 <= crate::capture::stream::flood::STACK_BYTES);
     }
 
     #[test]

@@ -2,8 +2,6 @@
 //!
 //! Only a [`Grant`] can be sent, so no call reaches the supervisor without a policy decision.
 
-#![deny(unreachable_pub)]
-
 mod control;
 mod metrics;
 mod sending;
@@ -193,7 +191,7 @@ impl Link {
     }
 
     /// Returns true if the supervisor reported that it cannot make cells.
-    pub fn is_unable(&self) -> bool {
+    pub(crate) fn is_unable(&self) -> bool {
         matches!(&*self.shared.greeting.borrow(), Some(Err(_)))
     }
 

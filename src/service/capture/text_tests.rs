@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::deceptive::{always_deceives, plain};
+use crate::capture::deceptive::{always_deceives, plain};
 use model::defaults::INLINE_CHARACTERS;
 
 fn one(bytes: &[u8], budget: usize) -> String {

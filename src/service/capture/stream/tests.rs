@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
-use crate::KEPT_BYTES;
+use crate::capture::KEPT_BYTES;
 
 /// Records the output, and how often the limit was reported.
 #[derive(Default)]
