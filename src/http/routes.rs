@@ -25,7 +25,6 @@ impl MakeHandler for Scopes {
     fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
         let scope = self.executor.scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
-            .of_client(client.name())
     }
 
     fn session(&self, client: &Principal) -> (Self::Handler, Option<ActivityProbe>) {
@@ -34,13 +33,12 @@ impl MakeHandler for Scopes {
         let kill = self.kill.clone();
         let offer = self.offer.clone();
         let handler = Server::offering(scope, kill, offer, Continuity::Session);
-        (handler.of_client(client.name()), Some(activity))
+        (handler, Some(activity))
     }
 
     fn watcher(&self, client: &Principal) -> Self::Handler {
         let scope = self.executor.watching_scope(client.clone());
         Server::offering(scope, self.kill.clone(), self.offer.clone(), Continuity::Requests)
-            .of_client(client.name())
     }
 
     fn secret(&self) -> Option<Arc<RemoteSecret>> {

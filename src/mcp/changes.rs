@@ -12,28 +12,25 @@ use rmcp::service::{ServiceError, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, Peer, RoleServer};
 use tokio::sync::watch;
 
-use crate::projects::current::{NotWatched, Versions};
-use crate::resources;
-use crate::server::{Server, Shared};
-use crate::subscriptions::{FILES, WatchedFile};
+use crate::background_task::BackgroundTask;
+use crate::calls::Continuity;
+use crate::projects::current::{CurrentProject, NotWatched, Versions};
+use crate::resources::{self, HISTORY};
+use crate::subscriptions::{MAX_FILES, Subscriptions, WatchedFile};
+use crate::tool_table::ToolTable;
 use projects::WatchableResource;
+use service::Scope;
 
 /// Minimum time between two notifications of one client, which reads the list again after each.
-const APART: Duration = Duration::from_millis(500);
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 /// Time by which a client may learn that a file is watched before the watch exists. Changes within it count. A file
 /// system's clock can be as much behind.
-const EARLIER: Duration = Duration::from_millis(20);
+const CLOCK_LAG: Duration = Duration::from_millis(20);
 
-/// Versions of the lists at one moment.
+/// The lists at one moment: the versions of those of the project, and the names of other entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OfferedLists {
     versions: Versions,
-    built_in: BuiltInLists,
-}
-
-/// Names of the built-in entries that are offered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct BuiltInLists {
     tools: Vec<String>,
     resources: Vec<String>,
 }
@@ -65,7 +62,7 @@ impl NotificationSink {
             }
         }
         if is_any {
-            tokio::time::sleep(APART).await;
+            tokio::time::sleep(MIN_INTERVAL).await;
         }
         true
     }
@@ -130,45 +127,69 @@ impl Signals {
     }
 }
 
-impl Server {
+/// Notifies one client of changes.
+#[derive(Debug)]
+pub(crate) struct ChangeNotifier {
+    tools: Arc<ToolTable>,
+    project: Option<Arc<CurrentProject>>,
+    subscriptions: Subscriptions,
+    /// Notifies the client of a session of lists, and of files that it subscribed to.
+    session: BackgroundTask,
+    /// Notifies the client of a session of new commands in the history, while it is subscribed to that.
+    history: BackgroundTask,
+}
+
+impl ChangeNotifier {
+    pub(crate) fn new(tools: Arc<ToolTable>, project: Option<Arc<CurrentProject>>) -> Self {
+        let calls = &tools.calls;
+        let subscriptions = match &project {
+            Some(project) if calls.continuity != Continuity::Connection => {
+                Subscriptions::counted_by(project.count_of(calls.client.principal().name()))
+            }
+            Some(_) | None => Subscriptions::default(),
+        };
+        let session = BackgroundTask::default();
+        Self { tools, project, subscriptions, session, history: BackgroundTask::default() }
+    }
+
+    fn client(&self) -> &Scope {
+        &self.tools.calls.client
+    }
+
     fn signals(&self) -> Signals {
-        let project = self.0.project.as_ref().map(|project| project.changes());
-        Signals { switches: self.0.client.switches(), project }
+        let project = self.project.as_ref().map(|project| project.changes());
+        Signals { switches: self.client().switches(), project }
     }
 
     /// Returns the lists as they are now.
     fn current_lists(&self, signals: &mut Signals) -> OfferedLists {
         signals.switches.mark_unchanged();
         let versions = signals.project.as_mut().map(|project| *project.borrow_and_update());
-        OfferedLists { versions: versions.unwrap_or_default(), built_in: self.built_in_lists() }
-    }
-
-    fn built_in_lists(&self) -> BuiltInLists {
-        let resources = resources::listed(&self.0.client).into_iter().map(|one| one.uri.clone());
-        let templates = resources::templates(&self.0.client).into_iter();
-        let templates = templates.map(|one| one.uri_template.clone());
-        BuiltInLists {
-            tools: self.own_names().map(str::to_owned).collect(),
+        let resources = resources::listed(self.client()).into_iter().map(|one| one.uri);
+        let templates = resources::templates(self.client()).into_iter().map(|one| one.uri_template);
+        OfferedLists {
+            versions: versions.unwrap_or_default(),
+            tools: self.tools.names().map(str::to_owned).collect(),
             resources: resources.chain(templates).collect(),
         }
     }
 
     /// Starts the task that notifies the client of a session.
-    pub(crate) fn begin_notifying(&self, peer: Peer<RoleServer>) {
+    pub(crate) fn start(self: &Arc<Self>, peer: Peer<RoleServer>) {
         let mut signals = self.signals();
         let mut notified = self.current_lists(&mut signals);
         // A weak reference: the task must not keep the server alive.
-        let server = Arc::downgrade(&self.0);
+        let notifier = Arc::downgrade(self);
         let sink = NotificationSink::Session(peer);
         let task = tokio::spawn(async move {
             while signals.next().await {
-                let Some(changes) = due(&server, &mut signals, &mut notified) else { return };
+                let Some(changes) = due(&notifier, &mut signals, &mut notified) else { return };
                 if !sink.notify_all(changes).await {
                     return;
                 }
             }
         });
-        self.0.subscriptions.task.replace(Some(task));
+        self.session.replace(Some(task));
     }
 
     /// Returns the lists that changed since the last notification.
@@ -176,9 +197,8 @@ impl Server {
         let before = std::mem::replace(notified, self.current_lists(signals));
         let now = &notified.versions;
         let was = &before.versions;
-        let tools = now.tools != was.tools || notified.built_in.tools != before.built_in.tools;
-        let resources = now.resources != was.resources
-            || notified.built_in.resources != before.built_in.resources;
+        let tools = now.tools != was.tools || notified.tools != before.tools;
+        let resources = now.resources != was.resources || notified.resources != before.resources;
         let prompts = now.prompts != was.prompts;
         [(tools, Change::Tools), (resources, Change::Resources), (prompts, Change::Prompts)]
             .into_iter()
@@ -186,9 +206,53 @@ impl Server {
             .collect()
     }
 
-    /// Subscribes a client to a file of the project; `None` if the project has no such file.
-    pub(crate) async fn watch_file(&self, uri: &str) -> Option<Result<(), ErrorData>> {
-        let project = self.0.project.as_ref()?;
+    /// Subscribes the client of a session to a resource.
+    ///
+    /// # Errors
+    /// An unknown address, or a file that cannot be watched.
+    pub(crate) async fn subscribe(
+        &self,
+        uri: &str,
+        peer: Peer<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        if !resources::is_taken(self.client(), uri)
+            && let Some(done) = self.watch_file(uri).await
+        {
+            return done;
+        }
+        self.check_listed(uri)?;
+        // The system and the variables of a cell stay the same until the server ends.
+        if uri == HISTORY {
+            let changes = self.client().state().history.changes();
+            let task = notify_history(changes, NotificationSink::Session(peer));
+            self.history.replace(Some(tokio::spawn(task)));
+        }
+        Ok(())
+    }
+
+    /// Ends a subscription of [`ChangeNotifier::subscribe`].
+    ///
+    /// # Errors
+    /// An unknown address.
+    pub(crate) fn unsubscribe(&self, uri: &str) -> Result<(), ErrorData> {
+        if !resources::is_taken(self.client(), uri) && self.unwatch_file(uri) {
+            return Ok(());
+        }
+        self.check_listed(uri)?;
+        if uri == HISTORY {
+            self.history.replace(None);
+        }
+        Ok(())
+    }
+
+    fn check_listed(&self, uri: &str) -> Result<(), ErrorData> {
+        let is_listed = resources::is_listed(self.client(), uri);
+        if is_listed { Ok(()) } else { Err(resources::unknown(uri)) }
+    }
+
+    /// Subscribes the client to a file of the project; `None` if the project has no such file.
+    async fn watch_file(&self, uri: &str) -> Option<Result<(), ErrorData>> {
+        let project = self.project.as_ref()?;
         let watchable = match project.trusted() {
             Ok(trusted) => trusted.watchable(uri)?,
             Err(broken) => return Some(Err(broken)),
@@ -204,7 +268,7 @@ impl Server {
         if project.last().settings.poll_seconds == 0 {
             return Some(Err(ErrorData::internal_error(NotWatched::Off.to_string(), None)));
         }
-        let subscriptions = &self.0.subscriptions;
+        let subscriptions = &self.subscriptions;
         if subscriptions.files().contains_key(uri) {
             return Some(Ok(()));
         }
@@ -217,20 +281,35 @@ impl Server {
         Some(Ok(()))
     }
 
-    /// Ends a subscription of [`Server::watch_file`]; `None` if the project has no such file.
-    pub(crate) fn unwatch_file(&self, uri: &str) -> Option<()> {
-        let project = self.0.project.as_ref()?;
-        let was_watched = self.0.subscriptions.files().remove(uri).is_some();
-        (was_watched || project.last().watchable(uri).is_some()).then_some(())
+    /// Ends the subscription to a file; false if the project has no such file.
+    fn unwatch_file(&self, uri: &str) -> bool {
+        let Some(project) = &self.project else { return false };
+        let was_watched = self.subscriptions.files().remove(uri).is_some();
+        was_watched || project.last().watchable(uri).is_some()
+    }
+
+    /// Returns the part of a subscription that can be served to a stream.
+    pub(crate) fn accepted(&self, requested: &SubscriptionFilter) -> SubscriptionFilter {
+        let client = self.client();
+        let uris = || requested.resource_subscriptions.iter().flatten();
+        let listed = uris().filter(|uri| resources::is_listed(client, uri));
+        let mut served: Vec<String> = listed.cloned().collect();
+        served.extend(self.watchable(uris().filter(|uri| !resources::is_taken(client, uri))));
+        let mut accepted = SubscriptionFilter::default();
+        accepted.resource_subscriptions = (!served.is_empty()).then_some(served);
+        accepted.tools_list_changed = Some(true);
+        accepted.prompts_list_changed = Some(true);
+        accepted.resources_list_changed = Some(true);
+        accepted
     }
 
     /// Returns the addresses among these that a stream can serve: as many files as there is room for.
-    pub(crate) fn watchable<'u>(&self, uris: impl Iterator<Item = &'u String>) -> Vec<String> {
-        let Some(current) = &self.0.project else { return Vec::new() };
+    fn watchable<'u>(&self, uris: impl Iterator<Item = &'u String>) -> Vec<String> {
+        let Some(current) = &self.project else { return Vec::new() };
         let Ok(project) = current.trusted() else { return Vec::new() };
         let mut room = match project.settings.poll_seconds {
             0 => 0,
-            _ => current.room().min(self.0.subscriptions.room()),
+            _ => current.room().min(self.subscriptions.room()),
         };
         let is_watched = |uri: &&String| match project.watchable(uri) {
             Some(WatchableResource::Constant { .. }) => true,
@@ -242,11 +321,29 @@ impl Server {
                 false
             }
         };
-        uris.filter(is_watched).take(FILES).cloned().collect()
+        uris.filter(is_watched).take(MAX_FILES).cloned().collect()
     }
 
     /// Notifies a client of the revision without sessions of changes, until it closes its stream.
-    pub(crate) async fn notify_stream(&self, context: &SubscriptionContext) {
+    pub(crate) async fn serve_stream(&self, context: &SubscriptionContext) {
+        let mut accepted = context.accepted().resource_subscriptions.iter().flatten();
+        let wants_history = accepted.any(|uri| uri == HISTORY);
+        let changes = self.client().state().history.changes();
+        let history = async {
+            if wants_history {
+                notify_history(changes, NotificationSink::Stream(context.sink().clone())).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = context.cancelled() => {}
+            () = history => {}
+            () = self.notify_stream(context) => {}
+        }
+    }
+
+    /// Notifies a stream of lists and files. Does not end before the stream.
+    async fn notify_stream(&self, context: &SubscriptionContext) {
         let mut signals = self.signals();
         let mut notified = self.current_lists(&mut signals);
         let mut files = self.stream_files(context.accepted()).await;
@@ -267,9 +364,9 @@ impl Server {
 
     async fn stream_files(&self, accepted: &SubscriptionFilter) -> BTreeMap<String, WatchedFile> {
         let mut files = BTreeMap::new();
-        let Some(project) = &self.0.project else { return files };
+        let Some(project) = &self.project else { return files };
         // By now the client knows that its subscription is accepted.
-        let since = SystemTime::now() - EARLIER;
+        let since = SystemTime::now() - CLOCK_LAG;
         for uri in accepted.resource_subscriptions.iter().flatten() {
             let Some(WatchableResource::File { path, .. }) = project.last().watchable(uri) else {
                 continue;
@@ -277,7 +374,7 @@ impl Server {
             if files.contains_key(uri) {
                 continue;
             }
-            match self.0.subscriptions.watch_one(project, &path, Some(since)).await {
+            match self.subscriptions.watch_one(project, &path, Some(since)).await {
                 Ok(file) => drop(files.insert(uri.clone(), file)),
                 // Room was reserved when the subscription was accepted.
                 Err(error) => tracing::warn!(%error, "a resource is not watched"),
@@ -289,23 +386,29 @@ impl Server {
 
 /// Returns the changes to notify a session of; `None` once it is gone.
 fn due(
-    server: &Weak<Shared>,
+    notifier: &Weak<ChangeNotifier>,
     signals: &mut Signals,
     notified: &mut OfferedLists,
 ) -> Option<Vec<Change>> {
-    let server = Server(server.upgrade()?);
-    let mut changes = server.lists_due(signals, notified);
-    changes.extend(files_due(&mut server.0.subscriptions.files()));
+    let notifier = notifier.upgrade()?;
+    let mut changes = notifier.lists_due(signals, notified);
+    changes.extend(files_due(&mut notifier.subscriptions.files()));
     Some(changes)
+}
+
+/// Notifies a client of new commands in the history, until the client is gone.
+async fn notify_history(mut changes: watch::Receiver<()>, sink: NotificationSink) {
+    while changes.changed().await.is_ok() {
+        if !sink.notify(Change::Updated(HISTORY.to_owned())).await {
+            return;
+        }
+    }
 }
 
 /// Returns the files whose content changed since the last notification.
 fn files_due(files: &mut BTreeMap<String, WatchedFile>) -> Vec<Change> {
-    let mut changes = Vec::new();
-    for (uri, file) in files {
-        if file.has_changed() {
-            changes.push(Change::Updated(uri.clone()));
-        }
-    }
-    changes
+    let changed = files
+        .iter_mut()
+        .filter_map(|(uri, file)| file.has_changed().then(|| Change::Updated(uri.clone())));
+    changed.collect()
 }

@@ -14,7 +14,7 @@ use rmcp::{ErrorData, RoleServer};
 
 use serde_json::{Map, Value, json};
 
-use crate::offer::Offer;
+use crate::server::Offer;
 use projects::{ProjectSettings, RemoteToken};
 
 /// Methods that reveal the server's name, and nothing of its project.

@@ -7,32 +7,29 @@
 
 #![deny(unreachable_pub)]
 
-mod admission;
 pub mod arguments;
 mod background_task;
+mod calls;
 mod changes;
 pub mod charge;
 pub mod commands;
 mod context;
 pub mod exec;
-pub mod files;
 pub mod gate;
 mod harmless;
-pub mod jobs;
 pub mod lines;
 pub mod logs;
 pub mod message;
 pub(crate) mod notifier;
-mod offer;
 mod pages;
 pub mod projects;
 pub mod reply;
 pub mod resources;
 pub mod serve;
 pub mod server;
-pub mod sessions;
 mod subscriptions;
 pub mod tasks;
 mod tool_entry;
+mod tool_table;
 pub mod tools;
 pub mod values;

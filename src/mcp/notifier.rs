@@ -1,5 +1,5 @@
-//! What a client hears of a running call: its time as progress, and its output as progress and log messages, sent as
-//! it arrives, bounded, and made fit for text.
+//! Notifies a client of a running call: of its time by progress, and of its output by progress and log messages, sent
+//! as it arrives, bounded, and made fit for text.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use service::capture::{Captured, Produced};
 
 /// Bytes of one notification: the maximum, and the default.
 pub(crate) const MAX_BYTES: usize = 65_536;
-pub(crate) const USUAL: usize = 4096;
-/// Bytes of output sent for one command while it runs, at most.
-const LIVE_BYTES: usize = 1 << 20;
+pub(crate) const DEFAULT_BYTES: usize = 4096;
+/// Maximum bytes of output that are sent for one command while it runs.
+const MAX_LIVE_BYTES: usize = 1 << 20;
 /// Interval between two notifications of the time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -64,33 +64,33 @@ impl<'s> OutputNotifier<'s> {
         let mut err = Vec::new();
         let mut sent = 0;
         while let Some(Piece { source, bytes, after_gap }) = pieces.recv().await {
-            if sent > LIVE_BYTES || tasks::is_answered(self.context) {
+            if sent > MAX_LIVE_BYTES || tasks::is_answered(self.context) {
                 continue;
             }
             sent += bytes.len();
-            if sent > LIVE_BYTES {
-                self.say("[output goes on; the result has its end]").await;
+            if sent > MAX_LIVE_BYTES {
+                self.send_note("[output goes on; the result has its end]").await;
                 continue;
             }
             if after_gap {
-                self.say("[output is left out here]").await;
+                self.send_note("[output is left out here]").await;
             }
             let rest = match source {
                 Source::Stdout => &mut out,
                 Source::Stderr => &mut err,
             };
             rest.extend_from_slice(&bytes);
-            self.chunks(source, rest).await;
+            self.send_whole_characters(source, rest).await;
         }
         for (source, rest) in [(Source::Stdout, out), (Source::Stderr, err)] {
             if !rest.is_empty() && !tasks::is_answered(self.context) {
-                self.chunk(source, &rest).await;
+                self.send_text(source, &rest).await;
             }
         }
     }
 
     /// Sends everything but an incomplete character at the end.
-    async fn chunks(&self, source: Source, rest: &mut Vec<u8>) {
+    async fn send_whole_characters(&self, source: Source, rest: &mut Vec<u8>) {
         loop {
             let first = rest.get(..self.size).unwrap_or(rest);
             let whole = without_cut_character(first).len();
@@ -98,11 +98,11 @@ impl<'s> OutputNotifier<'s> {
                 return;
             }
             let chunk: Vec<u8> = rest.drain(..whole).collect();
-            self.chunk(source, &chunk).await;
+            self.send_text(source, &chunk).await;
         }
     }
 
-    async fn chunk(&self, source: Source, bytes: &[u8]) {
+    async fn send_text(&self, source: Source, bytes: &[u8]) {
         let text = render(&Captured::of(bytes), &Captured::of(b""), 4 * MAX_BYTES).stdout;
         match source {
             Source::Stdout => {
@@ -117,7 +117,7 @@ impl<'s> OutputNotifier<'s> {
     }
 
     /// Sends a remark that cofferdam itself makes.
-    async fn say(&self, text: &str) {
+    async fn send_note(&self, text: &str) {
         self.log("note", text).await;
         self.progress(text).await;
     }

@@ -4,17 +4,19 @@ use std::ops::Range;
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use rmcp::ErrorData;
-use rmcp::model::{MetaObject, RequestMetaObject};
+use rmcp::model::{MetaObject, PaginatedRequestParams, RequestMetaObject};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use projects::Project;
+
 /// Default and maximum entries of a page.
-const USUAL: usize = 50;
+const DEFAULT_PAGE: usize = 50;
 const MAX_PAGE: usize = 200;
 /// Key of `_meta` with the length of the whole list.
-const TOTAL: &str = "mcpbash/total";
+const TOTAL_KEY: &str = "mcpbash/total";
 /// Length of the longest cursor in bytes.
-const CURSOR_BYTES: usize = 512;
+const MAX_CURSOR_BYTES: usize = 512;
 
 /// Prefix of the keys of `_meta` that carry parameters which the protocol does not have.
 pub(crate) const MOVED: &str = "mcpbash/";
@@ -60,7 +62,7 @@ impl Paged<'_> {
         };
         let end = start.saturating_add(limit).min(self.total);
         let next = (end < self.total).then(|| self.cursor(end));
-        let meta = MetaObject([(TOTAL.to_owned(), json!(self.total))].into_iter().collect());
+        let meta = MetaObject([(TOTAL_KEY.to_owned(), json!(self.total))].into_iter().collect());
         Ok(Page { range: start..end, next, meta })
     }
 
@@ -74,7 +76,7 @@ impl Paged<'_> {
 
     /// Reads a cursor of this list.
     pub(crate) fn place(&self, cursor: &str) -> Option<usize> {
-        if cursor.len() > CURSOR_BYTES {
+        if cursor.len() > MAX_CURSOR_BYTES {
             return None;
         }
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?;
@@ -83,6 +85,30 @@ impl Paged<'_> {
             cursor.ver == 1 && cursor.collection == self.collection && cursor.hash == self.hash;
         Some(cursor.offset).filter(|offset| is_ours && *offset <= self.total)
     }
+}
+
+/// Entries of a page, the cursor of the next one, and the `_meta` of the list.
+type PageOf<T> = (Vec<T>, Option<String>, Option<MetaObject>);
+
+/// Cuts the page that is asked for out of a list. Only lists of a project have pages.
+///
+/// # Errors
+/// A cursor that was not given out for the list.
+pub(crate) fn page_of<T>(
+    project: Option<&Project>,
+    collection: &str,
+    mut all: Vec<T>,
+    request: Option<PaginatedRequestParams>,
+    meta: &RequestMetaObject,
+) -> Result<PageOf<T>, ErrorData> {
+    let cursor = request.and_then(|request| request.cursor);
+    let Some(project) = project else {
+        return if cursor.is_some() { Err(invalid()) } else { Ok((all, None, None)) };
+    };
+    let list = Paged { collection, hash: &project.hash, total: all.len() };
+    let Page { range, next, meta } = list.page(cursor.as_deref(), length(meta))?;
+    all.truncate(range.end);
+    Ok((all.split_off(range.start), next, Some(meta)))
 }
 
 /// Makes the error of a cursor that was not given out for this list.
@@ -97,7 +123,9 @@ pub(crate) fn length(meta: &RequestMetaObject) -> usize {
 
 fn asked_length(asked: Option<&Value>) -> usize {
     let asked = asked.and_then(Value::as_u64).filter(|asked| *asked > 0);
-    asked.and_then(|asked| usize::try_from(asked).ok()).map_or(USUAL, |asked| asked.min(MAX_PAGE))
+    asked
+        .and_then(|asked| usize::try_from(asked).ok())
+        .map_or(DEFAULT_PAGE, |asked| asked.min(MAX_PAGE))
 }
 
 /// Returns a member of the parameters that the protocol does not have there.
@@ -116,8 +144,8 @@ mod tests {
         let mut cursor = None;
         let mut ranges = Vec::new();
         loop {
-            let page = LIST.page(cursor.as_deref(), USUAL).expect("a page");
-            assert_eq!(page.meta.get(TOTAL), Some(&json!(120)));
+            let page = LIST.page(cursor.as_deref(), DEFAULT_PAGE).expect("a page");
+            assert_eq!(page.meta.get(TOTAL_KEY), Some(&json!(120)));
             ranges.push(page.range);
             cursor = page.next;
             if cursor.is_none() {
@@ -125,7 +153,7 @@ mod tests {
             }
         }
         assert_eq!(ranges, [0..50, 50..100, 100..120]);
-        let empty = Paged { total: 0, ..LIST }.page(None, USUAL).expect("a page");
+        let empty = Paged { total: 0, ..LIST }.page(None, DEFAULT_PAGE).expect("a page");
         assert_eq!((empty.range, empty.next), (0..0, None));
     }
 
@@ -140,7 +168,7 @@ mod tests {
         ] {
             assert_eq!(other.page(Some(&cursor), 7), Err(invalid()));
         }
-        for bad in ["", "x", &cursor[1..], &"A".repeat(CURSOR_BYTES + 1)] {
+        for bad in ["", "x", &cursor[1..], &"A".repeat(MAX_CURSOR_BYTES + 1)] {
             assert_eq!(LIST.page(Some(bad), 7), Err(invalid()), "{bad}");
         }
     }
@@ -148,7 +176,7 @@ mod tests {
     #[test]
     fn a_length_has_bounds() {
         let of = |asked: Value| asked_length(Some(&asked));
-        assert_eq!([of(json!(3)), of(json!(0)), of(json!(201))], [3, USUAL, MAX_PAGE]);
-        assert_eq!([of(json!(-1)), of(json!("3")), asked_length(None)], [USUAL; 3]);
+        assert_eq!([of(json!(3)), of(json!(0)), of(json!(201))], [3, DEFAULT_PAGE, MAX_PAGE]);
+        assert_eq!([of(json!(-1)), of(json!("3")), asked_length(None)], [DEFAULT_PAGE; 3]);
     }
 }

@@ -2,6 +2,10 @@
 
 pub mod calculations;
 mod calculator;
+pub(crate) mod exec;
+pub(crate) mod files;
+pub(crate) mod jobs;
+pub(crate) mod sessions;
 
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::{Map, Value};

@@ -4,24 +4,24 @@
 
 use rmcp::model::{
     CompleteRequestParams, CompleteResult, CompletionInfo, ErrorData, ReadResourceResult,
-    Reference, Resource, ResourceContents, ResourceTemplate, ResourceUpdatedNotificationParam,
-    SubscriptionFilter,
+    Reference, Resource, ResourceContents, ResourceTemplate,
 };
-use rmcp::service::SubscriptionContext;
-use rmcp::{Peer, RoleServer};
 use serde_json::{Value, json};
 
+use super::calls::ClientCalls;
 use super::context::Context;
+use super::exec;
 use super::reply;
-use super::server::Server;
+use super::tool_table::ToolTable;
 use model::outcome::Outcome;
 use service::Scope;
 use service::inspect;
 use service::refused::{Refused, RefusedKind};
+use service::report::to_value;
 
 const SYSTEM: &str = "bash://system/info";
 const ENVIRONMENT: &str = "bash://env/all";
-const HISTORY: &str = "bash://history/recent";
+pub(crate) const HISTORY: &str = "bash://history/recent";
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain";
@@ -77,7 +77,7 @@ impl Template {
     }
 }
 
-/// Each entry is a resource with the tool that answers for it.
+/// Address of a resource, the tool that answers for it, its name and its description.
 const ALL: [(&str, &str, &str, &str); 3] = [
     (SYSTEM, "system_info", "System information", "What a cell runs on."),
     (ENVIRONMENT, "get_env", "Environment", "The variables that a command in a cell has."),
@@ -95,8 +95,8 @@ pub fn listed(client: &Scope) -> Vec<Resource> {
 
 /// Returns true for the address of a built-in resource whose tool is listed.
 pub(crate) fn is_taken(client: &Scope, uri: &str) -> bool {
-    let is_listed = ALL.iter().any(|(own, tool, _, _)| *own == uri && client.lists(tool));
-    is_listed || Template::shown(client).any(|template| uri.starts_with(template.prefix))
+    is_listed(client, uri)
+        || Template::shown(client).any(|template| uri.starts_with(template.prefix))
 }
 
 /// Returns the templates whose tools are listed.
@@ -108,179 +108,106 @@ pub fn templates(client: &Scope) -> Vec<ResourceTemplate> {
     Template::shown(client).map(template).collect()
 }
 
-impl Server {
-    /// Returns the part of a subscription that exists here.
-    pub(super) fn accepted(&self, requested: &SubscriptionFilter) -> SubscriptionFilter {
-        let mut accepted = SubscriptionFilter::default();
-        let uris = || requested.resource_subscriptions.iter().flatten();
-        let listed = listed(&self.0.client);
-        let known = uris().filter(|uri| listed.iter().any(|resource| resource.uri == **uri));
-        let mut known: Vec<String> = known.cloned().collect();
-        known.extend(self.watchable(uris().filter(|uri| !is_taken(&self.0.client, uri))));
-        accepted.resource_subscriptions = (!known.is_empty()).then_some(known);
-        accepted.tools_list_changed = Some(true);
-        accepted.prompts_list_changed = Some(true);
-        accepted.resources_list_changed = Some(true);
-        accepted
-    }
+/// Returns true for the address of a resource whose tool is listed. Templates have no such address.
+pub(crate) fn is_listed(client: &Scope, uri: &str) -> bool {
+    ALL.iter().any(|(known, tool, _, _)| *known == uri && client.lists(tool))
+}
 
-    pub(super) async fn read(
-        &self,
-        uri: &str,
-        context: &Context,
-    ) -> Result<ReadResourceResult, ErrorData> {
-        let known = listed(&self.0.client);
-        let of_command = Template::shown(&self.0.client)
-            .find_map(|template| Some((template, uri.strip_prefix(template.prefix)?)));
-        if let Some((template, command)) = of_command {
-            let command = decoded(command).ok_or_else(|| unknown(uri))?;
-            let arguments = json!({ "command": command });
-            let called = self.called(template.tool, arguments, context).await;
-            let fields = called.map_err(|refused| match refused.kind {
-                // No resource has such a name.
-                RefusedKind::Arguments | RefusedKind::Absent => unknown(uri),
-                RefusedKind::Denied | RefusedKind::Cancelled | RefusedKind::Failed => {
-                    failed(&refused)
-                }
-            })?;
-            let contents = match template.field {
-                None => as_json(uri, &fields),
-                Some(field) => {
-                    let text = fields.get(field).and_then(Value::as_str).unwrap_or_default();
-                    ResourceContents::text(text, uri).with_mime_type(TEXT)
-                }
-            };
-            return Ok(ReadResourceResult::new(vec![contents]));
+/// Reads a resource by a call of its tool.
+///
+/// # Errors
+/// An unknown address, or the reason why the tool has no answer.
+pub(crate) async fn read(
+    tools: &ToolTable,
+    uri: &str,
+    context: &Context,
+) -> Result<ReadResourceResult, ErrorData> {
+    let client = &tools.calls.client;
+    let of_command = Template::shown(client)
+        .find_map(|template| Some((template, uri.strip_prefix(template.prefix)?)));
+    let contents = match (of_command, uri) {
+        (Some((template, command)), _) => {
+            read_template(tools, template, command, uri, context).await?
         }
-        let contents = match uri {
-            _ if !known.iter().any(|resource| resource.uri == uri) => return Err(unknown(uri)),
-            HISTORY => {
-                as_json(uri, &service::report::to_value(&self.0.client.state().history.recent()))
-            }
-            SYSTEM => as_json(uri, &self.answer("system_info", json!({}), context).await?),
-            ENVIRONMENT => {
-                let fields = self.answer("get_env", json!({ "all": true }), context).await?;
-                as_json(uri, fields.get("variables").unwrap_or(&Value::Null))
-            }
-            _ => return Err(unknown(uri)),
-        };
-        Ok(ReadResourceResult::new(vec![contents]))
-    }
-
-    /// Calls a tool as [`Server::called`] does; a refusal is an error of the protocol.
-    async fn answer(
-        &self,
-        tool: &str,
-        arguments: Value,
-        context: &Context,
-    ) -> Result<Value, ErrorData> {
-        self.called(tool, arguments, context).await.map_err(|refused| failed(&refused))
-    }
-
-    /// Calls a tool and returns the fields of its answer.
-    async fn called(
-        &self,
-        tool: &str,
-        arguments: Value,
-        context: &Context,
-    ) -> Result<Value, Refused> {
-        let arguments = arguments.as_object().cloned();
-        let result = self.call_built_in(tool, arguments, context).await?;
-        Ok(result.structured_content.unwrap_or_default())
-    }
-
-    /// Notifies a client of an older revision of changes to a resource, until it unsubscribes.
-    pub(super) async fn watch(&self, uri: &str, peer: Peer<RoleServer>) -> Result<(), ErrorData> {
-        if !is_taken(&self.0.client, uri)
-            && let Some(done) = self.watch_file(uri).await
-        {
-            return done;
+        _ if !is_listed(client, uri) => return Err(unknown(uri)),
+        (None, HISTORY) => as_json(uri, &to_value(&client.state().history.recent())),
+        (None, SYSTEM) => {
+            let fields = called(tools, "system_info", json!({}), context).await;
+            as_json(uri, &fields.map_err(failed)?)
         }
-        self.known(uri)?;
-        if uri != HISTORY {
-            // The system and the variables of a cell stay the same until the server ends.
-            return Ok(());
+        (None, ENVIRONMENT) => {
+            let fields = called(tools, "get_env", json!({ "all": true }), context).await;
+            as_json(uri, fields.map_err(failed)?.get("variables").unwrap_or(&Value::Null))
         }
-        let mut changes = self.0.client.state().history.changes();
-        let task = tokio::spawn(async move {
-            while changes.changed().await.is_ok() {
-                let note = ResourceUpdatedNotificationParam::new(HISTORY);
-                if peer.notify_resource_updated(note).await.is_err() {
-                    return;
-                }
-            }
-        });
-        self.0.watching.replace(Some(task));
-        Ok(())
-    }
+        (None, _) => return Err(unknown(uri)),
+    };
+    Ok(ReadResourceResult::new(vec![contents]))
+}
 
-    pub(super) fn unwatch(&self, uri: &str) -> Result<(), ErrorData> {
-        if !is_taken(&self.0.client, uri) && self.unwatch_file(uri).is_some() {
-            return Ok(());
+async fn read_template(
+    tools: &ToolTable,
+    template: &Template,
+    command: &str,
+    uri: &str,
+    context: &Context,
+) -> Result<ResourceContents, ErrorData> {
+    let command = decoded(command).ok_or_else(|| unknown(uri))?;
+    let done = called(tools, template.tool, json!({ "command": command }), context).await;
+    let fields = done.map_err(|refused| match refused.kind {
+        // No resource has such a name.
+        RefusedKind::Arguments | RefusedKind::Absent => unknown(uri),
+        RefusedKind::Denied | RefusedKind::Cancelled | RefusedKind::Failed => failed(refused),
+    })?;
+    Ok(match template.field {
+        None => as_json(uri, &fields),
+        Some(field) => {
+            let text = fields.get(field).and_then(Value::as_str).unwrap_or_default();
+            ResourceContents::text(text, uri).with_mime_type(TEXT)
         }
-        self.known(uri)?;
-        if uri == HISTORY {
-            self.0.watching.replace(None);
-        }
-        Ok(())
-    }
+    })
+}
 
-    fn known(&self, uri: &str) -> Result<(), ErrorData> {
-        let known = listed(&self.0.client).iter().any(|resource| resource.uri == uri);
-        if known { Ok(()) } else { Err(unknown(uri)) }
-    }
+/// Calls a tool and returns the fields of its answer.
+async fn called(
+    tools: &ToolTable,
+    tool: &str,
+    arguments: Value,
+    context: &Context,
+) -> Result<Value, Refused> {
+    let result = tools.call_built_in(tool, arguments.as_object().cloned(), context).await?;
+    Ok(result.structured_content.unwrap_or_default())
+}
 
-    /// Notifies a subscriber as [`Server::watch`] does, for the stateless revision.
-    pub(super) async fn follow(&self, context: &SubscriptionContext) {
-        let mut changes = self.0.client.state().history.changes();
-        let accepted = context.accepted().resource_subscriptions.iter().flatten();
-        let wanted = accepted.into_iter().any(|uri| uri == HISTORY);
-        let notified = async {
-            while wanted && changes.changed().await.is_ok() {
-                if context.sink().notify_resource_updated(HISTORY).await.is_err() {
-                    return;
-                }
-            }
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            () = context.cancelled() => {}
-            () = notified => {}
-            () = self.notify_stream(context) => {}
-        }
+/// Returns names of commands in a cell, for the templates that take one.
+pub(crate) async fn complete(
+    calls: &ClientCalls,
+    request: &CompleteRequestParams,
+    context: &Context,
+) -> Result<CompleteResult, ErrorData> {
+    let named = |template: &&Template| {
+        matches!(&request.r#ref, Reference::Resource(one) if one.uri == template.uri)
+            && request.argument.name == "command"
+    };
+    let Some(template) = Template::shown(&calls.client).find(named) else {
+        let uris = Template::shown(&calls.client).map(|template| template.uri);
+        let uris = uris.collect::<Vec<_>>().join(", ");
+        let message = format!("what is completed is `command` of {uris}");
+        return Err(ErrorData::invalid_params(message, None));
+    };
+    let bad = |error: String| ErrorData::invalid_params(error, None);
+    let prefix = inspect::line("command", request.argument.value.clone())
+        .map_err(|invalid| bad(invalid.to_string()))?;
+    let report = exec::run_script(calls, template.tool, inspect::complete(&prefix), context).await;
+    let report = report.map_err(failed)?;
+    if report.ended.outcome != (Outcome::Exited { code: 0 }) {
+        return Err(ErrorData::internal_error(reply::status(&report), None));
     }
-
-    /// Returns names of commands in a cell, for the templates that take one.
-    pub(super) async fn completions(
-        &self,
-        request: &CompleteRequestParams,
-        context: &Context,
-    ) -> Result<CompleteResult, ErrorData> {
-        let named = |template: &&Template| {
-            matches!(&request.r#ref, Reference::Resource(one) if one.uri == template.uri)
-                && request.argument.name == "command"
-        };
-        let Some(template) = Template::shown(&self.0.client).find(named) else {
-            let uris = Template::shown(&self.0.client).map(|template| template.uri);
-            let uris = uris.collect::<Vec<_>>().join(", ");
-            let message = format!("what is completed is `command` of {uris}");
-            return Err(ErrorData::invalid_params(message, None));
-        };
-        let bad = |error: String| ErrorData::invalid_params(error, None);
-        let prefix = inspect::line("command", request.argument.value.clone())
-            .map_err(|invalid| bad(invalid.to_string()))?;
-        let report = self.script(template.tool, inspect::complete(&prefix), context).await;
-        let report = report.map_err(|refused| failed(&refused))?;
-        if report.ended.outcome != (Outcome::Exited { code: 0 }) {
-            return Err(ErrorData::internal_error(reply::status(&report), None));
-        }
-        let mut values: Vec<String> = report.stdout.text.lines().map(str::to_owned).collect();
-        let total = u32::try_from(values.len()).ok();
-        let more = values.len() > CompletionInfo::MAX_VALUES;
-        values.truncate(CompletionInfo::MAX_VALUES);
-        let info = CompletionInfo::with_pagination(values, total, more).map_err(bad)?;
-        Ok(CompleteResult::new(info))
-    }
+    let mut values: Vec<String> = report.stdout.text.lines().map(str::to_owned).collect();
+    let total = u32::try_from(values.len()).ok();
+    let more = values.len() > CompletionInfo::MAX_VALUES;
+    values.truncate(CompletionInfo::MAX_VALUES);
+    let info = CompletionInfo::with_pagination(values, total, more).map_err(bad)?;
+    Ok(CompleteResult::new(info))
 }
 
 fn as_json(uri: &str, value: &Value) -> ResourceContents {
@@ -302,13 +229,14 @@ fn decoded(value: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn unknown(uri: &str) -> ErrorData {
+/// Makes the error of an address that no resource has.
+pub(crate) fn unknown(uri: &str) -> ErrorData {
     let shown: String = uri.chars().take(80).flat_map(char::escape_default).collect();
     ErrorData::resource_not_found(format!("no resource `{shown}`"), None)
 }
 
-fn failed(refused: &Refused) -> ErrorData {
-    ErrorData::internal_error(refused.message.clone(), None)
+fn failed(refused: Refused) -> ErrorData {
+    ErrorData::internal_error(refused.message, None)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::gate::Gate;
 use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
 use super::server::{Continuity, Server};
-pub use crate::offer::Offer;
+pub use crate::server::Offer;
 use service::Scope;
 
 /// Failures that end serving.
@@ -60,7 +60,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let server = Server::offering(client, ends.kill.clone(), offer, Continuity::Connection);
-    if let Some(tasks) = &server.0.tasks {
+    if let Some(tasks) = server.tasks() {
         tasks.serve_by(bounds.clone());
     }
     connection(server, reader, writer, ends, Some(bounds)).await
@@ -124,7 +124,7 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    let settings = server.0.project.as_ref().map(|project| project.last().settings.clone());
+    let settings = server.last_project().map(|project| project.settings.clone());
     let dialect = Dialect {
         keeps_order: settings.is_some(),
         has_batches: settings.as_ref().is_some_and(|settings| settings.has_batches),
@@ -137,7 +137,7 @@ where
             .filter(|idle| !idle.is_zero()),
     };
     let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
-    let tasks = server.0.tasks.clone();
+    let tasks = server.tasks().cloned();
     let running = match Gate::new(server, settings.as_ref()).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::background_task::BackgroundTask;
 use crate::projects::current::{CurrentProject, HeldFile, NotWatched};
 use projects::WATCHED_FILES;
 
 /// Maximum watched files of one session, or of all streams of one client.
-pub(crate) const FILES: usize = 64;
+pub(crate) const MAX_FILES: usize = 64;
 /// Maximum watched files of all sessions of one client, so that others have room too.
-const CLIENT_FILES: usize = WATCHED_FILES / 4;
+const MAX_CLIENT_FILES: usize = WATCHED_FILES / 4;
 
 /// Subscriptions of one client.
 #[derive(Debug, Default)]
@@ -23,8 +22,6 @@ pub(crate) struct Subscriptions {
     count: Arc<AtomicUsize>,
     /// Number of the files of all sessions of this client.
     of_client: Arc<AtomicUsize>,
-    /// Task that notifies the client.
-    pub(crate) task: BackgroundTask,
 }
 
 /// A file, and the version of it that its client knows.
@@ -33,7 +30,7 @@ pub(crate) struct WatchedFile {
     held: HeldFile,
     notified: u64,
     /// Counts the file for its session and for its client.
-    _places: (Place, Place),
+    _counted: [CountedFile; 2],
 }
 
 impl WatchedFile {
@@ -44,19 +41,19 @@ impl WatchedFile {
     }
 }
 
-/// A place among files that are counted.
+/// A file in a count, until this is dropped.
 #[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
+struct CountedFile(Arc<AtomicUsize>);
 
-impl Place {
-    fn among(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+impl CountedFile {
+    fn new(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let more = |count: usize| (count < max).then_some(count + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self(Arc::clone(count)))
     }
 }
 
-impl Drop for Place {
+impl Drop for CountedFile {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -64,7 +61,7 @@ impl Drop for Place {
 
 impl Subscriptions {
     /// Makes the subscriptions of a session; all sessions of the client share this count of files.
-    pub(crate) fn of_client(of_client: Arc<AtomicUsize>) -> Self {
+    pub(crate) fn counted_by(of_client: Arc<AtomicUsize>) -> Self {
         Self { of_client, ..Self::default() }
     }
 
@@ -72,7 +69,7 @@ impl Subscriptions {
     pub(crate) fn room(&self) -> usize {
         let left =
             |count: &AtomicUsize, max: usize| max.saturating_sub(count.load(Ordering::Relaxed));
-        left(&self.count, FILES).min(left(&self.of_client, CLIENT_FILES))
+        left(&self.count, MAX_FILES).min(left(&self.of_client, MAX_CLIENT_FILES))
     }
 
     /// Watches a file for the client, which is notified of changes after `since`, or from now on.
@@ -82,11 +79,12 @@ impl Subscriptions {
         path: &str,
         since: Option<SystemTime>,
     ) -> Result<WatchedFile, NotWatched> {
-        let place = |count, max| Place::among(count, max).ok_or(NotWatched::TooMany);
-        let places = (place(&self.count, FILES)?, place(&self.of_client, CLIENT_FILES)?);
+        let counted = |count, max| CountedFile::new(count, max).ok_or(NotWatched::TooMany);
+        let counted =
+            [counted(&self.count, MAX_FILES)?, counted(&self.of_client, MAX_CLIENT_FILES)?];
         let (held, before) = project.hold(path, since).await?;
         let notified = if since.is_some() { before } else { held.version() };
-        Ok(WatchedFile { notified, held, _places: places })
+        Ok(WatchedFile { notified, held, _counted: counted })
     }
 
     /// Returns the files that the session of the client watches.

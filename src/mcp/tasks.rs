@@ -22,8 +22,8 @@ use tokio::time::sleep;
 use tracing::Instrument;
 
 use self::outcome::{Done, ended, fault};
-pub use self::table::Lasting;
 use self::table::Table;
+pub use self::table::TaskCandidate;
 pub(crate) use self::table::running;
 use crate::charge::Charge;
 use crate::context::Context;
@@ -50,10 +50,10 @@ impl Tasks {
     {
         let place = if is_known(&context) { self.0.place() } else { None };
         let Some(place) = place else { return alone(run(context)).await };
-        let lasting = place.lasting.clone();
+        let candidate = place.candidate.clone();
         // The request ends with its answer, and the call runs on.
-        let request = std::mem::replace(&mut context.ct, lasting.cancel.clone());
-        context.extensions.insert(lasting.clone());
+        let request = std::mem::replace(&mut context.ct, candidate.cancel.clone());
+        context.extensions.insert(candidate.clone());
         let charge = Charge::of(&context);
         let run = run(context);
         let charged = async move {
@@ -71,9 +71,9 @@ impl Tasks {
                 done = &mut work => return ended(done).map(CallToolResponse::from),
                 () = request.cancelled(), if !is_cancelled => {
                     is_cancelled = true;
-                    lasting.cancel.cancel();
+                    candidate.cancel.cancel();
                 }
-                () = lasting.has_asked(), if !is_cancelled => break,
+                () = candidate.has_asked(), if !is_cancelled => break,
                 () = &mut patience, if !is_cancelled => break,
             }
         }
@@ -145,13 +145,13 @@ pub(crate) fn is_modern(context: &Context) -> bool {
 
 /// Returns true if a request has been answered while its call runs on, so that no progress may be sent for it.
 pub(crate) fn is_answered(context: &Context) -> bool {
-    Lasting::of(context).is_some_and(|lasting| lasting.answered.is_cancelled())
+    TaskCandidate::of(context).is_some_and(|candidate| candidate.answered.is_cancelled())
 }
 
 /// Resolves when a request has been answered while its call runs on.
 pub(crate) async fn answered(context: &Context) {
-    match Lasting::of(context) {
-        Some(lasting) => lasting.answered.cancelled().await,
+    match TaskCandidate::of(context) {
+        Some(candidate) => candidate.answered.cancelled().await,
         None => std::future::pending().await,
     }
 }

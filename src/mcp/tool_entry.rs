@@ -4,6 +4,8 @@ use std::pin::Pin;
 
 use rmcp::model::{CallToolResult, JsonObject, Tool};
 
+use crate::arguments::{Arguments, parse};
+use crate::calls::ClientCalls;
 use crate::context::Context;
 use service::refused::Refused;
 use service::request::ExecOptions;
@@ -20,12 +22,41 @@ pub struct InForce {
 pub type CallResult = Result<CallToolResult, Refused>;
 
 /// A call under way.
-pub(crate) type Calling<'a> = Pin<Box<dyn Future<Output = CallResult> + Send + 'a>>;
+type Calling<'a> = Pin<Box<dyn Future<Output = CallResult> + Send + 'a>>;
 
-/// A row of the table of tools, for a server of the type `S`.
+/// A built-in tool; the type holds the arguments of one call.
+pub trait BuiltIn: Arguments + Send + 'static {
+    /// Describes the tool to a client.
+    fn describe(in_force: &InForce) -> Tool;
+
+    /// Performs one call.
+    fn call(
+        self,
+        calls: &ClientCalls,
+        context: &Context,
+    ) -> impl Future<Output = CallResult> + Send;
+}
+
+/// A row of the table of tools.
 #[derive(Debug)]
-pub struct ToolEntry<S: 'static> {
+pub struct ToolEntry {
     pub name: &'static str,
     pub(crate) describe: fn(&InForce) -> Tool,
-    pub(crate) call: for<'a> fn(&'a S, Option<JsonObject>, &'a Context) -> Calling<'a>,
+    pub(crate) call: for<'a> fn(&'a ClientCalls, Option<JsonObject>, &'a Context) -> Calling<'a>,
+}
+
+impl ToolEntry {
+    /// Makes the row of a tool.
+    pub const fn of<T: BuiltIn>() -> Self {
+        Self { name: T::TOOL, describe: T::describe, call: call::<T> }
+    }
+}
+
+/// Parses the arguments of a call, and performs it.
+fn call<'a, T: BuiltIn>(
+    calls: &'a ClientCalls,
+    given: Option<JsonObject>,
+    context: &'a Context,
+) -> Calling<'a> {
+    Box::pin(async move { parse::<T>(given)?.call(calls, context).await })
 }

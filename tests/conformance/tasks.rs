@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp::tasks::{Lasting, Tasks};
+use mcp::tasks::{TaskCandidate, Tasks};
 use mcp::tools::Context;
 use rmcp::ErrorData;
 use rmcp::RoleServer;
@@ -104,15 +104,17 @@ fn failed(reason: &str) -> CallToolResult {
 
 /// Asks the user `count` questions at once, and says what was answered.
 async fn answers(context: &Context, count: usize) -> Result<CallToolResult, ErrorData> {
-    let Some(lasting) = Lasting::of(context) else { return Ok(failed("there is nobody to ask")) };
+    let Some(candidate) = TaskCandidate::of(context) else {
+        return Ok(failed("there is nobody to ask"));
+    };
     let schema = json!({ "type": "object", "properties": { "confirm": { "type": "boolean" } } });
     let question = json!({
         "method": "elicitation/create",
         "params": { "mode": "form", "message": "Really?", "requestedSchema": schema }
     });
     let question: InputRequest = typed(question)?;
-    let (one, two) = (lasting.ask(question.clone()), async {
-        if count > 1 { lasting.ask(question.clone()).await } else { Some(Value::Null) }
+    let (one, two) = (candidate.ask(question.clone()), async {
+        if count > 1 { candidate.ask(question.clone()).await } else { Some(Value::Null) }
     });
     match tokio::join!(one, two) {
         (Some(one), Some(two)) => Ok(text(format!("{one} {two}"))),

@@ -14,7 +14,7 @@ use mcp::arguments::Named;
 use mcp::lines::Ends;
 use mcp::serve::{ServeError, connection};
 use mcp::server::{Continuity, Server};
-use mcp::tools::{BuiltIn, CallResult, Context, InForce, ToolEntry};
+use mcp::tools::{BuiltIn, CallResult, ClientCalls, Context, InForce, ToolEntry};
 use model::job::Workspace;
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Ready, ScopeResult};
@@ -50,7 +50,7 @@ impl BuiltIn for Script {
         Tool::new(Self::TOOL, "Does what its text says.", rmcp::model::object(schema))
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let mut words = self.text.split(' ');
         let word = words.next().unwrap();
         let time = words.next().map(|text| Duration::from_millis(text.parse().unwrap()));
@@ -77,7 +77,7 @@ impl BuiltIn for Script {
             "stuck" => std::future::pending().await,
             word => Ok((word, false)),
         };
-        let (printed, is_error) = server.turn(context, run).await?;
+        let (printed, is_error) = calls.turn(context, run).await?;
         let mut result = CallToolResult::success(vec![ContentBlock::text(printed)]);
         result.is_error = Some(is_error);
         result.structured_content = Some(json!({ "stdout": printed }));
@@ -86,7 +86,7 @@ impl BuiltIn for Script {
 }
 
 /// The scripted tool alone.
-const SCRIPT: &[ToolEntry<Server>] = &[ToolEntry::of::<Script>()];
+const SCRIPT: &[ToolEntry] = &[ToolEntry::of::<Script>()];
 
 /// Calls the scripted tool.
 pub(crate) fn script(id: i64, text: &str) -> Value {
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Starts a server with these tools.
-    pub(crate) fn with_tools(tools: &'static [ToolEntry<Server>]) -> Self {
+    pub(crate) fn with_tools(tools: &'static [ToolEntry]) -> Self {
         let (near, far) = tokio::io::duplex(1 << 16);
         let (reader, writer) = tokio::io::split(far);
         let ends = Ends::default();

@@ -11,7 +11,7 @@ use crate::client::Tools;
 
 #[tokio::test]
 async fn exactly_the_tools_of_the_table_exist() {
-    const TABLE: &[ToolEntry<Server>] = &[ToolEntry::of::<SetPrecisionArguments>()];
+    const TABLE: &[ToolEntry] = &[ToolEntry::of::<SetPrecisionArguments>()];
     let (near, far) = tokio::io::duplex(1 << 16);
     let (reader, writer) = tokio::io::split(far);
     let ends = Ends::default();

@@ -3,40 +3,30 @@
 use rmcp::model::CallToolResult;
 use serde_json::{Map, Value, json};
 
+use super::run_command;
+use crate::calls::ClientCalls;
+use crate::context::Context;
 use crate::reply;
+use service::capture::Captured;
+use service::capture::tap::Tap;
+use service::capture::text::render;
 use model::defaults::INLINE_CHARACTERS;
 use model::outcome::Outcome;
-use service::capture::Captured;
-use service::capture::text::render;
+use service::refused::Refused;
 use service::report::{CommandReport, are_cut, millis};
+use service::request::ExecRequest;
 
-/// Treatment of later steps after a failed one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AfterFailure {
-    #[default]
-    Stop,
-    GoOn,
-}
-
-impl AfterFailure {
-    pub fn of(keep_going: bool) -> Self {
-        if keep_going { Self::GoOn } else { Self::Stop }
-    }
-}
+/// Tool as whose calls steps run.
+const TOOL: &str = "bash_exec";
 
 /// Returns true if a step exited with 0.
-pub fn succeeded(report: &CommandReport) -> bool {
+fn succeeded(report: &CommandReport) -> bool {
     report.ended.outcome == (Outcome::Exited { code: 0 })
-}
-
-/// Returns true if no step may follow: cancelling a call ends all of it.
-pub(crate) fn is_final(report: &CommandReport) -> bool {
-    report.ended.outcome == Outcome::Cancelled
 }
 
 /// Amount of a step's standard output in a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stdout {
+pub(crate) enum Stdout {
     Shown,
     /// Passed to the next step: the reply has its length.
     Counted,
@@ -44,8 +34,10 @@ pub enum Stdout {
 
 /// Steps that ran, out of a known number.
 #[derive(Debug)]
-pub struct Steps {
+pub(crate) struct Steps {
     of: usize,
+    /// True if steps follow one that failed.
+    keep_going: bool,
     /// Fields of each step, and true where it exited with 0.
     done: Vec<(Value, bool)>,
     /// Report of the last step, which stands for all.
@@ -55,17 +47,46 @@ pub struct Steps {
 }
 
 impl Steps {
-    pub fn new(of: usize) -> Self {
-        Self { of, done: Vec::new(), last: None, stopped: None, notes: Vec::new() }
+    /// Makes the record of `of` steps; with `keep_going` a failed step is followed by the next.
+    pub(crate) fn new(of: usize, keep_going: bool) -> Self {
+        let done = Vec::new();
+        Self { of, keep_going, done, last: None, stopped: None, notes: Vec::new() }
     }
 
     /// Returns the number of the next step, from 1 on.
-    pub fn next(&self) -> usize {
+    fn next(&self) -> usize {
         self.done.len() + 1
     }
 
+    /// Runs the next step. Returns no report if it was refused; then no other step may follow.
+    ///
+    /// # Errors
+    /// The refusal of the first step, which is that of the whole call.
+    pub(crate) async fn run(
+        &mut self,
+        calls: &ClientCalls,
+        request: ExecRequest,
+        tap: Tap,
+        context: &Context,
+    ) -> Result<Option<CommandReport>, Refused> {
+        match run_command(calls, TOOL, request, tap, context).await {
+            Ok(report) => Ok(Some(report)),
+            Err(refused) if self.done.is_empty() => Err(refused),
+            Err(refused) => {
+                self.stop(format!("step {} was refused: {refused}", self.next()));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns true if no step may follow one with this report: cancelling a call ends all of it.
+    pub(crate) fn ends_with(&self, report: &CommandReport) -> bool {
+        let is_cancelled = report.ended.outcome == Outcome::Cancelled;
+        is_cancelled || (!succeeded(report) && !self.keep_going)
+    }
+
     /// Adds the report of the next step; each gets an equal share of the reply.
-    pub fn add(&mut self, command: &str, report: CommandReport, stdout: Stdout) {
+    pub(crate) fn add(&mut self, command: &str, report: CommandReport, stdout: Stdout) {
         let room = INLINE_CHARACTERS / self.of.max(1);
         let streams = render(
             &Captured::of(report.stdout.text.as_bytes()),
@@ -100,8 +121,8 @@ impl Steps {
     }
 
     /// Records the reason why later steps did not run.
-    pub fn stop(&mut self, why: impl Into<String>) {
-        self.stopped.get_or_insert(why.into());
+    pub(crate) fn stop(&mut self, reason: String) {
+        self.stopped.get_or_insert(reason);
     }
 
     /// Returns true if every step has run.
@@ -109,14 +130,19 @@ impl Steps {
         self.done.len() == self.of
     }
 
-    pub fn is_stopped(&self) -> bool {
+    /// Records that later steps do not run because the last one failed.
+    pub(crate) fn stop_after_failure(&mut self) {
+        self.stop(format!("step {} failed", self.done.len()));
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
 
     /// Makes the result: `isError` if a step could not end by itself, or if steps did not run for
     /// another reason than an exit code.
-    pub fn result(self) -> CallToolResult {
-        let Self { of, done, last, stopped, notes } = self;
+    pub(crate) fn result(self) -> CallToolResult {
+        let Self { of, done, last, stopped, notes, .. } = self;
         let ran = done.len();
         let failed = done.iter().position(|(_, succeeded)| !succeeded).map(|at| at + 1);
         let mut fields = json!({
@@ -127,10 +153,8 @@ impl Steps {
         if let Some(map) = fields.as_object_mut() {
             map.extend(failed.map(|step| ("first_failed".to_owned(), Value::from(step))));
             map.extend(stopped.map(|why| ("stopped".to_owned(), Value::from(why))));
-            let (error, hint) = (
-                last.as_ref().and_then(CommandReport::error),
-                last.as_ref().and_then(CommandReport::hint),
-            );
+            let error = last.as_ref().and_then(CommandReport::error);
+            let hint = last.as_ref().and_then(CommandReport::hint);
             map.extend(error.map(|error| ("error".to_owned(), Value::from(error))));
             map.extend(hint.map(|hint| ("hint".to_owned(), Value::from(hint))));
             reply::push_notes(map, notes);
@@ -144,9 +168,9 @@ impl Steps {
 }
 
 /// Returns enough of a command to recognize it: the client has the rest.
-pub fn start_of(command: &str) -> String {
-    const SHOWN: usize = 200;
+fn start_of(command: &str) -> String {
+    const MAX_CHARACTERS: usize = 200;
     let mut characters = command.chars();
-    let start: String = characters.by_ref().take(SHOWN).collect();
+    let start: String = characters.by_ref().take(MAX_CHARACTERS).collect();
     if characters.next().is_some() { start + "…" } else { start }
 }

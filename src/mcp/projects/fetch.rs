@@ -3,62 +3,37 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rmcp::model::{ErrorData, ReadResourceResult};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use super::live::{Answer, OutputReader};
-use super::{READS, contents, error};
-use crate::context::Context;
-use crate::server::Server;
-use projects::{
-    AskedResource, FetchError, FetchFault, FetchRequest, Project, ScriptError, ScriptLaunch,
-};
+use super::script_run::{Answer, OutputReader, ScriptRun, random_mark, script_end};
 use service::capture::tap::{Reader, Tap};
+use projects::{FetchError, FetchFault, FetchRequest, ScriptLaunch};
 use service::refused::{Refused, RefusedKind};
 use service::request::FetchPlace;
 use service::shell::ScriptArgs;
 use service::{Caller, Report};
 
 /// Interval at which it is checked that a script has taken an answer.
-const TAKEN: Duration = Duration::from_millis(20);
+const INPUT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Server {
-    /// Reads a resource from the network.
-    ///
-    /// # Errors
-    /// The reason why it was not read.
-    pub(super) async fn read_fetched(
-        &self,
-        project: &Project,
-        asked: AskedResource,
-        context: &Context,
-    ) -> Result<ReadResourceResult, ErrorData> {
-        let failed = |fault: FetchError| error(ScriptError::from(fault));
-        let request = FetchRequest::of(&asked.uri, &project.settings.downloads).map_err(failed)?;
-        let bytes = self.fetch(READS, &request, context).await.map_err(failed)?;
-        let content = project.fetched_content(&asked, bytes).map_err(error)?;
-        Ok(ReadResourceResult::new(vec![contents(content, asked)]))
-    }
-
+impl ScriptRun<'_> {
     /// Makes the answer to a script's request for a download; `None` if the request names no answer.
-    pub(super) fn download<'c>(
-        &'c self,
-        of: &'c str,
+    pub(super) fn download<'a>(
+        &'a self,
         launch: &ScriptLaunch,
         fields: Map<String, Value>,
-        input: &'c mpsc::Sender<Vec<u8>>,
-        context: &'c Context,
-    ) -> Option<Answer<'c>> {
+        input: &'a mpsc::Sender<Vec<u8>>,
+    ) -> Option<Answer<'a>> {
         let bounds = launch.downloads.as_ref()?;
         let (id, request) = FetchRequest::of_script(&fields, bounds)?;
         Some(Box::pin(async move {
             // The download is held here until the script takes it, which it may never do.
             while input.capacity() < input.max_capacity() && !input.is_closed() {
-                tokio::time::sleep(TAKEN).await;
+                tokio::time::sleep(INPUT_POLL_INTERVAL).await;
             }
             let done = match request {
-                Ok(request) => self.fetch(of, &request, context).await,
+                Ok(request) => self.fetch(&request).await,
                 Err(error) => Err(error),
             };
             let (kind, bytes) = match done {
@@ -71,13 +46,8 @@ impl Server {
     }
 
     /// Downloads something in a fresh cell.
-    async fn fetch(
-        &self,
-        of: &str,
-        request: &FetchRequest,
-        context: &Context,
-    ) -> Result<Vec<u8>, FetchError> {
-        let launch = request.launch(super::mark());
+    pub(super) async fn fetch(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchError> {
+        let launch = request.launch(random_mark());
         let output_reader = Arc::new(OutputReader::silent(launch.stream()));
         let reader: Arc<dyn Reader> = output_reader.clone();
         let args = ScriptArgs {
@@ -88,11 +58,11 @@ impl Server {
         };
         let place = FetchPlace { host: request.host.clone(), port: request.port };
         let caller = Caller { tap: Tap::read_by(reader), ..Caller::default() };
-        let run = |caller| self.0.client.project_fetch(of, place, args, caller);
-        let report = self.stopped_turn(caller, context.ct.cancelled(), run).await;
+        let run = |caller| self.calls.client.project_fetch(self.name, place, args, caller);
+        let report = self.calls.stopped_turn(caller, self.context.ct.cancelled(), run).await;
         let report = report.map_err(refused)?;
         let denied = denied(&report);
-        let output = output_reader.output(super::end(&report.ended.outcome), &report);
+        let output = output_reader.output(script_end(&report.ended.outcome), &report);
         request.fetched(&launch, &output, denied.as_deref())
     }
 }
@@ -103,13 +73,8 @@ fn denied(report: &Report) -> Option<String> {
 }
 
 fn refused(refused: Refused) -> FetchError {
-    let fault = match refused.kind {
-        RefusedKind::Denied => FetchFault::HostBlocked,
-        RefusedKind::Arguments
-        | RefusedKind::Cancelled
-        | RefusedKind::Absent
-        | RefusedKind::Failed => FetchFault::Network,
-    };
+    let is_denied = refused.kind == RefusedKind::Denied;
+    let fault = if is_denied { FetchFault::HostBlocked } else { FetchFault::Network };
     let hint = refused.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
     FetchError::new(fault, format!("{}{hint}", refused.message))
 }

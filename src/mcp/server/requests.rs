@@ -1,10 +1,10 @@
 //! What the server answers to each request and notification of MCP.
 
 use crate::context::Context;
-use crate::logs::{self};
-use crate::pages::{self, Page, Paged};
-use crate::resources;
-use crate::{harmless, projects};
+use crate::logs;
+use crate::pages::{self, Page, Paged, page_of};
+use crate::projects::describe;
+use crate::{harmless, resources};
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CancelTaskMethod,
     CancelTaskParams, CompleteRequestMethod, CompleteRequestParams, CompleteResult, ConstString,
@@ -33,7 +33,7 @@ impl ServerHandler for Server {
         // The operator can switch tools, and what they answer for.
         let capabilities = ServerCapabilities::builder().enable_tools().enable_logging();
         let capabilities = capabilities.enable_tool_list_changed();
-        let mut capabilities = match resources::listed(&self.0.client).is_empty() {
+        let mut capabilities = match resources::listed(&self.0.calls.client).is_empty() {
             true => capabilities.build(),
             false => {
                 let capabilities = capabilities.enable_resources().enable_resources_subscribe();
@@ -66,7 +66,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         let mut answer = self.negotiate_initialize(&request)?;
-        if self.0.continuity.is_session() && self.0.is_open.swap(true, Ordering::AcqRel) {
+        if self.0.calls.continuity.is_session() && self.0.is_open.swap(true, Ordering::AcqRel) {
             return Err(ErrorData::invalid_request("the session is open already", None));
         }
         // What was agreed on holds, whatever revision the client named.
@@ -84,7 +84,7 @@ impl ServerHandler for Server {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
-        self.tasks::<GetTaskMethod>(&context.into())?.get(&request.task_id)
+        self.tasks_of::<GetTaskMethod>(&context.into())?.get(&request.task_id)
     }
 
     async fn update_task(
@@ -92,7 +92,7 @@ impl ServerHandler for Server {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.tasks::<UpdateTaskMethod>(&context.into())?
+        self.tasks_of::<UpdateTaskMethod>(&context.into())?
             .update(&request.task_id, request.input_responses)
     }
 
@@ -101,7 +101,7 @@ impl ServerHandler for Server {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.tasks::<CancelTaskMethod>(&context.into())?.cancel(&request.task_id)
+        self.tasks_of::<CancelTaskMethod>(&context.into())?.cancel(&request.task_id)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -109,11 +109,13 @@ impl ServerHandler for Server {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.begin_notifying(context.peer);
+        self.0.changes.start(context.peer);
     }
 
     async fn on_roots_list_changed(&self, _context: NotificationContext<RoleServer>) {
-        self.forget_roots().await;
+        if let Some(project) = &self.0.project {
+            project.forget_roots().await;
+        }
     }
 
     async fn list_tools(
@@ -126,17 +128,17 @@ impl ServerHandler for Server {
             // The list is one page, so no cursor was ever given out.
             return match cursor {
                 Some(_) => Err(ErrorData::invalid_params("invalid cursor", None)),
-                None => Ok(ListToolsResult::with_all_items(self.own_tools())),
+                None => Ok(ListToolsResult::with_all_items(self.0.tools.describe())),
             };
         };
         let scripts = self.scripts(project).collect::<Vec<_>>();
-        let others = self.own_tools();
+        let others = self.0.tools.describe();
         let total = scripts.len() + others.len();
         let list = Paged { collection: "tools", hash: &project.hash, total };
         let Page { range, next, meta } =
             list.page(cursor.as_deref(), pages::length(&context.meta))?;
         // Only what is on the page is described.
-        let scripts = scripts.into_iter().map(|tool| Cow::Owned(projects::described(tool)));
+        let scripts = scripts.into_iter().map(|tool| Cow::Owned(describe::tool(tool)));
         let all = scripts.chain(others.iter().map(Cow::Borrowed));
         let items = all.skip(range.start).take(range.len()).map(Cow::into_owned).collect();
         let mut result = ListToolsResult::with_all_items(items);
@@ -151,9 +153,9 @@ impl ServerHandler for Server {
     ) -> Result<ListPromptsResult, ErrorData> {
         let project = self.project()?;
         let prompts = project.iter().flat_map(|project| &project.prompts);
-        let prompts = prompts.map(projects::prompt).collect();
+        let prompts = prompts.map(describe::prompt).collect();
         let (items, next, meta) =
-            Self::page(project.as_deref(), "prompts", prompts, request, &context.meta)?;
+            page_of(project.as_deref(), "prompts", prompts, request, &context.meta)?;
         let mut result = ListPromptsResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -167,7 +169,9 @@ impl ServerHandler for Server {
         let project = self.project()?;
         let mut prompts = project.iter().flat_map(|project| &project.prompts);
         match prompts.find(|prompt| prompt.name == request.name) {
-            Some(prompt) => projects::rendered(prompt, &request.arguments.unwrap_or_default()),
+            Some(prompt) => {
+                describe::rendered_prompt(prompt, &request.arguments.unwrap_or_default())
+            }
             None => Err(ErrorData::invalid_params("Prompt not found", None)),
         }
     }
@@ -177,13 +181,13 @@ impl ServerHandler for Server {
         request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let built_in = resources::listed(&self.0.client);
+        let built_in = resources::listed(&self.0.calls.client);
         let project = self.project()?;
         let own = project.iter().flat_map(|it| &it.resources);
-        let own = own.filter(|one| !resources::is_taken(&self.0.client, &one.uri));
-        let all = own.map(projects::resource).chain(built_in).collect();
+        let own = own.filter(|one| !resources::is_taken(&self.0.calls.client, &one.uri));
+        let all = own.map(describe::resource).chain(built_in).collect();
         let (items, next, meta) =
-            Self::page(project.as_deref(), "resources", all, request, &context.meta)?;
+            page_of(project.as_deref(), "resources", all, request, &context.meta)?;
         let mut result = ListResourcesResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -195,10 +199,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let project = self.project()?;
-        let own = project.iter().flat_map(|it| &it.templates).map(projects::template);
-        let all = own.chain(resources::templates(&self.0.client)).collect();
+        let own = project.iter().flat_map(|it| &it.templates).map(describe::template);
+        let all = own.chain(resources::templates(&self.0.calls.client)).collect();
         let (items, next, meta) =
-            Self::page(project.as_deref(), "resourceTemplates", all, request, &context.meta)?;
+            page_of(project.as_deref(), "resourceTemplates", all, request, &context.meta)?;
         let mut result = ListResourceTemplatesResult::with_all_items(items);
         (result.next_cursor, result.meta) = (next, meta);
         Ok(result)
@@ -214,13 +218,14 @@ impl ServerHandler for Server {
         let span = tracing::error_span!("read", id = %context.id);
         let read = async {
             tracing::debug!("a resource is read");
-            let script = match resources::is_taken(&self.0.client, &request.uri) {
-                true => None,
-                false => self.read_script(&request.uri, &context).await,
+            let is_taken = resources::is_taken(&self.0.calls.client, &request.uri);
+            let of_project = match self.0.project.as_ref().filter(|_| !is_taken) {
+                Some(project) => project.read(&request.uri, &context).await,
+                None => None,
             };
-            let done = match script {
+            let done = match of_project {
                 Some(done) => done,
-                None => self.read(&request.uri, &context).await,
+                None => resources::read(&self.0.tools, &request.uri, &context).await,
             };
             let done = done.map(harmless::read).map_err(harmless::error);
             done.map(ReadResourceResponse::from)
@@ -233,7 +238,7 @@ impl ServerHandler for Server {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.watch(&request.uri, context.peer).await
+        self.0.changes.subscribe(&request.uri, context.peer).await
     }
 
     async fn unsubscribe(
@@ -241,18 +246,18 @@ impl ServerHandler for Server {
         request: UnsubscribeRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.unwatch(&request.uri)
+        self.0.changes.unsubscribe(&request.uri)
     }
 
     fn accepted_subscription_filter(
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
-        Some(self.accepted(requested))
+        Some(self.0.changes.accepted(requested))
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        self.follow(&context).await;
+        self.0.changes.serve_stream(&context).await;
         Ok(())
     }
 
@@ -265,7 +270,7 @@ impl ServerHandler for Server {
         request: rmcp::model::SetLevelRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        self.0.logs.set(request.level);
+        self.0.calls.logs.set(request.level);
         Ok(())
     }
 
@@ -281,7 +286,7 @@ impl ServerHandler for Server {
         if let (UnsubscribeRequestMethod::VALUE, Some(id), true) =
             (request.method.as_str(), id, self.0.project.is_some())
         {
-            return self.unwatch(id).map(|()| CustomResult(serde_json::json!({})));
+            return self.0.changes.unsubscribe(id).map(|()| CustomResult(serde_json::json!({})));
         }
         Err(match request.method.as_str() {
             SetLevelRequestMethod::VALUE => ErrorData::invalid_params(logs::LEVELS, None),
@@ -304,9 +309,18 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let context = Context::from(context);
-        let done = match self.complete_script(&request, &context).await {
+        let of_project = match &self.0.project {
+            Some(project) => project.complete(&request, &context).await,
+            None => None,
+        };
+        let is_project_alone = self.0.project.is_some() && self.0.tools.entries.is_empty();
+        let done = match of_project {
             Some(done) => done,
-            None => self.completions(&request, &context).await,
+            None if is_project_alone => {
+                let message = "the project has no prompt or resource of this name";
+                Err(ErrorData::invalid_params(message, None))
+            }
+            None => resources::complete(&self.0.calls, &request, &context).await,
         };
         done.map(harmless::suggestions).map_err(harmless::error)
     }

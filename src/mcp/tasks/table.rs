@@ -52,7 +52,7 @@ pub(super) struct Table {
 
 /// A call that can become a task. Clones share the call.
 #[derive(Debug, Clone)]
-pub struct Lasting {
+pub struct TaskCandidate {
     table: Weak<Table>,
     id: String,
     started: Instant,
@@ -65,7 +65,7 @@ pub struct Lasting {
     pub(crate) produced: Produced,
 }
 
-impl Lasting {
+impl TaskCandidate {
     /// Returns the call that a request began, if it can become a task.
     pub fn of(context: &Context) -> Option<&Self> {
         context.extensions.get()
@@ -87,7 +87,7 @@ impl Lasting {
 /// A call that is a task, or may become one.
 #[derive(Debug)]
 struct Entry {
-    lasting: Lasting,
+    candidate: TaskCandidate,
     created: String,
     updated: String,
     /// When it is removed; the call is ended then, if it still runs.
@@ -126,7 +126,7 @@ enum End {
 /// Place of a call in the table. Dropping it ends the call and frees the place.
 #[derive(Debug)]
 pub(super) struct Place {
-    pub(super) lasting: Lasting,
+    pub(super) candidate: TaskCandidate,
     is_kept: bool,
 }
 
@@ -162,7 +162,7 @@ impl Table {
             return None;
         }
         let started = Instant::now();
-        let lasting = Lasting {
+        let candidate = TaskCandidate {
             table: Arc::downgrade(self),
             id: id.clone(),
             started,
@@ -173,14 +173,14 @@ impl Table {
         };
         let now = current_timestamp();
         let entry = Entry {
-            lasting: lasting.clone(),
+            candidate: candidate.clone(),
             created: now.clone(),
             updated: now,
             until: started + RUNS,
             state: State::Runs(Running::default()),
         };
         entries.insert(id, entry);
-        Some(Place { lasting, is_kept: false })
+        Some(Place { candidate, is_kept: false })
     }
 
     /// Returns the state of a task. A result that was returned is kept for a while longer, in case the answer was lost.
@@ -228,7 +228,7 @@ impl Table {
         if let State::Runs(running) = &mut entry.state {
             running.is_cancelled = true;
             running.open.clear();
-            entry.lasting.cancel.cancel();
+            entry.candidate.cancel.cancel();
             entry.updated = current_timestamp();
         }
         Some(())
@@ -236,7 +236,7 @@ impl Table {
 
     /// Ends every call.
     pub(super) fn end(&self) {
-        self.entries().values().for_each(|entry| entry.lasting.cancel.cancel());
+        self.entries().values().for_each(|entry| entry.candidate.cancel.cancel());
     }
 
     /// Asks the client of a call; the answer comes out of the receiver.
@@ -294,7 +294,7 @@ impl Entry {
     }
 
     fn task(&self) -> Task {
-        let Lasting { id, started, .. } = &self.lasting;
+        let TaskCandidate { id, started, .. } = &self.candidate;
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut task =
             Task::new(id.clone(), TaskStatus::Working, self.created.clone(), self.updated.clone())
@@ -306,7 +306,7 @@ impl Entry {
 
     /// Describes the state for people and models.
     fn message(&self) -> Option<String> {
-        let Lasting { started, produced, .. } = &self.lasting;
+        let TaskCandidate { started, produced, .. } = &self.candidate;
         match &self.state {
             State::Runs(running) if !running.open.is_empty() => None,
             State::Runs(_) => Some(running(started.elapsed(), produced.bytes())),
@@ -374,12 +374,12 @@ fn random() -> Option<String> {
 impl Place {
     /// Turns the call into a task; `None` if the table is gone.
     pub(super) fn hand_over(mut self, work: Work) -> Option<Task> {
-        let table = self.lasting.table.upgrade()?;
-        let task = table.entries().get(&self.lasting.id)?.task();
+        let table = self.candidate.table.upgrade()?;
+        let task = table.entries().get(&self.candidate.id)?.task();
         let serving = table.serving();
         self.is_kept = true;
-        self.lasting.answered.cancel();
-        let id = self.lasting.id.clone();
+        self.candidate.answered.cancel();
+        let id = self.candidate.id.clone();
         tokio::spawn(live(Arc::downgrade(&table), id, work, serving).in_current_span());
         Some(task)
     }
@@ -390,9 +390,9 @@ impl Drop for Place {
         if self.is_kept {
             return;
         }
-        self.lasting.cancel.cancel();
-        if let Some(table) = self.lasting.table.upgrade() {
-            table.forget(&self.lasting.id);
+        self.candidate.cancel.cancel();
+        if let Some(table) = self.candidate.table.upgrade() {
+            table.forget(&self.candidate.id);
         }
     }
 }
@@ -463,9 +463,9 @@ mod tests {
         let table = Arc::new(Table::default());
         let places: Vec<_> = (0..4).map(|_| table.place().unwrap()).collect();
         for place in &places {
-            table.settle(&place.lasting.id, result(6 << 20));
+            table.settle(&place.candidate.id, result(6 << 20));
         }
-        let states: Vec<_> = places.iter().map(|it| state(&table, &it.lasting.id)).collect();
+        let states: Vec<_> = places.iter().map(|it| state(&table, &it.candidate.id)).collect();
         let statuses: Vec<_> = states.iter().map(|it| it["status"].as_str().unwrap()).collect();
         assert_eq!(statuses, ["completed", "completed", "failed", "failed"]);
         let why = states[3]["error"]["message"].as_str().unwrap();

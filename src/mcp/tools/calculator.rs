@@ -1,22 +1,24 @@
 //! The calculator: one expression, a script, and the precision of both.
 
-use std::time::Instant;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::results::{CalculateResult, ScriptResult};
 use super::schema::{extend_calculation, pure, sets, tool};
 use crate::arguments::{Named, Seconds};
+use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::reply::{self, calculations};
-use crate::server::Server;
-use crate::server::calculator::within;
-use crate::tool_entry::{CallResult, InForce};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use calc::EXPRESSION_CHARACTERS;
+use calc::ledger::Ledger;
+use model::call::{InvalidCall, seconds};
 use service::refused::Refused;
+use service::report::Calculated;
 use service::request::Precision;
 
 /// Arguments of `calculate`.
@@ -66,19 +68,19 @@ impl BuiltIn for CalculateArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let Self { expression, precision, timeout } = self;
-        let precision = server.precision(precision);
-        let within = within(timeout)?;
+        let precision = precision_in_force(calls, precision);
+        let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = expression.clone();
-        let run = |turn| server.0.client.calculate(asked, precision, within, turn);
-        let done = server.turn(context, run).await;
-        server.note_one(Self::TOOL, &expression, precision, &done, started);
+        let run = |turn| calls.client.calculate(asked, precision, timeout, turn);
+        let done = calls.turn(context, run).await;
+        note_one(calls, Self::TOOL, &expression, precision, &done, started);
         let done = done?;
-        let lowered = server.lowered(within);
+        let note = lowered_timeout_note(calls, timeout);
         let result = reply::calculated(&done, &expression, precision.places());
-        Ok(calculations::with_warnings(result, lowered))
+        Ok(calculations::with_warnings(result, note))
     }
 }
 
@@ -95,18 +97,18 @@ impl BuiltIn for CalculateAdvancedArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let Self { script, precision, timeout } = self;
-        let precision = server.precision(precision);
-        let within = within(timeout)?;
+        let precision = precision_in_force(calls, precision);
+        let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = script.clone();
-        let run = |turn| server.0.client.calculate_advanced(asked, precision, within, turn);
-        let done = server.turn(context, run).await;
-        server.note_one(Self::TOOL, &script, precision, &done, started);
+        let run = |turn| calls.client.calculate_advanced(asked, precision, timeout, turn);
+        let done = calls.turn(context, run).await;
+        note_one(calls, Self::TOOL, &script, precision, &done, started);
         let done = done?;
         let result = reply::scripted(&done, &script, precision.places());
-        let warnings = done.warnings.iter().cloned().chain(server.lowered(within));
+        let warnings = done.warnings.iter().cloned().chain(lowered_timeout_note(calls, timeout));
         Ok(calculations::with_warnings(result, warnings))
     }
 }
@@ -119,12 +121,52 @@ impl BuiltIn for SetPrecisionArguments {
         tool::<Self, Self>("Set precision", description).annotate(sets())
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        if !server.0.continuity.is_session() {
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        if !calls.continuity.is_session() {
             let alone = "requests of this client stand alone: pass precision per call";
             return Err(Refused::failed(alone));
         }
-        server.0.client.state().precision.set(self.precision);
+        calls.client.state().precision.set(self.precision);
         Ok(reply::precision_set(self.precision.places()))
     }
+}
+
+/// Returns the time that a calculation asks for, if any.
+pub(super) fn parse_timeout(timeout: Option<Seconds>) -> Result<Option<Duration>, InvalidCall> {
+    timeout.map(|Seconds(value)| seconds("timeout", value)).transpose()
+}
+
+/// Returns the precision of one calculation: its own, else the client's.
+pub(super) fn precision_in_force(calls: &ClientCalls, own: Option<Precision>) -> Precision {
+    own.unwrap_or_else(|| calls.client.state().precision.get())
+}
+
+/// Returns the note for a requested time that is longer than a calculation may take.
+pub(super) fn lowered_timeout_note(
+    calls: &ClientCalls,
+    timeout: Option<Duration>,
+) -> Option<String> {
+    let max = Duration::from_secs(calls.client.rules().limits.calculator_timeout_s);
+    let asked = timeout.filter(|asked| *asked > max)?.as_secs_f64();
+    Some(format!("timeout {asked} s was lowered to {} s, the most there is", max.as_secs()))
+}
+
+/// Calls `with` with the client's calculations so far.
+pub(super) fn with_ledger<T>(calls: &ClientCalls, with: impl FnOnce(&mut Ledger) -> T) -> T {
+    with(&mut calls.client.state().ledger.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Adds a calculation to the ledger.
+fn note_one(
+    calls: &ClientCalls,
+    tool: &'static str,
+    text: &str,
+    precision: Precision,
+    done: &Result<Calculated, Refused>,
+    started: Instant,
+) {
+    let answer = done.as_ref().map(|done| done.result.as_str());
+    let answer = answer.map_err(|refused| refused.message.as_str());
+    let took = started.elapsed();
+    with_ledger(calls, |ledger| ledger.note(tool, text, Some(precision.places()), answer, took));
 }

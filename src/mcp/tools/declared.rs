@@ -5,12 +5,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::built_in::BuiltIn;
 use super::schema::{pure, tool};
 use crate::arguments::nearest;
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use config::policy::flags::{DeclaredCommand, Flag, Positional, PositionalEgress, Takes};
 use service::cli::Declared;
 use service::cli::state::ToolFigures;
@@ -32,8 +31,8 @@ impl BuiltIn for GetToolInfoArguments {
         tool::<Self, JsonObject>("About a tool", description).annotate(pure())
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        let client = &server.0.client;
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        let client = &calls.client;
         let commands = client.commands();
         let found = commands.iter().find(|declared| declared.command.name == self.tool);
         let (Some(declared), Some(figures)) = (found, client.tool_figures(&self.tool)) else {

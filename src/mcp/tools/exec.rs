@@ -6,13 +6,14 @@ use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::results::ExecResult;
 use super::schema::{ShellName, extend_exec, fields, runs, tool};
 use crate::arguments::{Named, Seconds};
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::exec;
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
+use capture::tap::Tap;
 use model::call::SCRIPT_BYTES;
 use model::shells::ShellKind;
 use service::request::{ExecOptions, ExecRequest, StderrIs};
@@ -74,8 +75,8 @@ impl BuiltIn for BashExecArguments {
         exec_tool::<Self>(title, description, &in_force.options)
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.bash_exec(self.into(), context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        exec::call(calls, Self::TOOL, self.into(), Tap::default(), context).await
     }
 }
 

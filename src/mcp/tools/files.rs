@@ -6,13 +6,13 @@ use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::results::{EditResult, GetResult, PutResult};
 use super::schema::{SessionName, pure, runs, tool};
 use crate::arguments::{BadArguments, Named};
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::reply::files::{RequestSummary, filed};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use model::call::{FilePath, InvalidCall};
 use service::files::FILE_BYTES;
 use service::refused::Refused;
@@ -20,7 +20,7 @@ use service::request::{ClerkRequest, FileRequest, Overwrite};
 use service::session::DEFAULT;
 
 /// Bytes of a `get_file` answer by default.
-pub(crate) const GOT: usize = 1 << 20;
+pub(crate) const DEFAULT_LENGTH: usize = 1 << 20;
 
 /// Arguments of `edit`: those of the text editor tool that models know.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -93,7 +93,7 @@ pub(crate) struct GetFileArguments {
     #[serde(default)]
     pub(crate) offset: u64,
     /// The most bytes.
-    #[schemars(range(min = 1, max = FILE_BYTES), extend("default" = GOT))]
+    #[schemars(range(min = 1, max = FILE_BYTES), extend("default" = DEFAULT_LENGTH))]
     pub(crate) length: Option<usize>,
     /// Whose /workspace, as with bash. A granted directory is the same for all.
     #[schemars(with = "Option<SessionName>")]
@@ -101,7 +101,7 @@ pub(crate) struct GetFileArguments {
 }
 
 /// Returns the session whose shell is asked, if the workspace is a session's.
-fn named(session: Option<String>) -> String {
+fn session_name(session: Option<String>) -> String {
     session.unwrap_or_else(|| DEFAULT.to_owned())
 }
 
@@ -126,7 +126,7 @@ impl EditArguments {
     ///
     /// # Errors
     /// A field that is missing or out of its bounds.
-    pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
+    pub(crate) fn request(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
         let request = match self.command {
             EditCommand::View => {
@@ -153,7 +153,7 @@ impl EditArguments {
                 ClerkRequest::Insert { after, text: bounded("insert_text", text.into_bytes())? }
             }
         };
-        Ok(FileRequest { path, request, session: named(self.session) })
+        Ok(FileRequest { path, request, session: session_name(self.session) })
     }
 }
 
@@ -177,7 +177,7 @@ impl PutFileArguments {
     ///
     /// # Errors
     /// A field that is missing or out of its bounds.
-    pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
+    pub(crate) fn request(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
         let bytes = match (self.content, self.content_base64) {
             (Some(text), None) => bounded("content", text.into_bytes())?,
@@ -197,7 +197,7 @@ impl PutFileArguments {
         Ok(FileRequest {
             path,
             request: ClerkRequest::Put { bytes, mode, over },
-            session: named(self.session),
+            session: session_name(self.session),
         })
     }
 }
@@ -216,16 +216,32 @@ impl GetFileArguments {
     ///
     /// # Errors
     /// A field that is out of its bounds.
-    pub(crate) fn asked(self) -> Result<FileRequest, Refused> {
+    pub(crate) fn request(self) -> Result<FileRequest, Refused> {
         let path = FilePath::new("path", &self.path)?;
-        let length = self.length.unwrap_or(GOT);
+        let length = self.length.unwrap_or(DEFAULT_LENGTH);
         if !(1..=FILE_BYTES).contains(&length) {
             let why = format!("get_file: `length` must be 1 to {FILE_BYTES} bytes");
             return Err(bad(why).into());
         }
         let request = ClerkRequest::Get { offset: self.offset, length };
-        Ok(FileRequest { path, request, session: named(self.session) })
+        Ok(FileRequest { path, request, session: session_name(self.session) })
     }
+}
+
+/// Reads or writes a file, as a call of `tool`.
+async fn call_file_tool(
+    calls: &ClientCalls,
+    tool: &'static str,
+    request: FileRequest,
+    context: &Context,
+) -> CallResult {
+    if request.request.writes() && calls.client.rules().has_private_workspace() {
+        calls.check_continuity("write the file by the command that needs it")?;
+    }
+    let summary = RequestSummary::of(&request);
+    let run = |turn| calls.client.file(tool, request, turn);
+    let report = calls.turn(context, run).await?;
+    Ok(filed(&summary, &report))
 }
 
 impl BuiltIn for EditArguments {
@@ -237,8 +253,8 @@ impl BuiltIn for EditArguments {
         tool::<Self, EditResult>("Edit a file", description).annotate(runs())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.file(Self::TOOL, self.asked()?, context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        call_file_tool(calls, Self::TOOL, self.request()?, context).await
     }
 }
 
@@ -251,8 +267,8 @@ impl BuiltIn for PutFileArguments {
         tool::<Self, PutResult>("Put a file", description).annotate(runs())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.file(Self::TOOL, self.asked()?, context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        call_file_tool(calls, Self::TOOL, self.request()?, context).await
     }
 }
 
@@ -265,8 +281,8 @@ impl BuiltIn for GetFileArguments {
         tool::<Self, GetResult>("Get a file", description).annotate(pure())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.file(Self::TOOL, self.asked()?, context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        call_file_tool(calls, Self::TOOL, self.request()?, context).await
     }
 }
 
@@ -276,13 +292,13 @@ mod tests {
 
     fn edit(text: &str) -> Result<ClerkRequest, String> {
         let arguments: EditArguments = serde_json::from_str(text).map_err(|bad| bad.to_string())?;
-        arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
+        arguments.request().map(|asked| asked.request).map_err(|refused| refused.message)
     }
 
     fn put(text: &str) -> Result<ClerkRequest, String> {
         let arguments: PutFileArguments =
             serde_json::from_str(text).map_err(|bad| bad.to_string())?;
-        arguments.asked().map(|asked| asked.request).map_err(|refused| refused.message)
+        arguments.request().map(|asked| asked.request).map_err(|refused| refused.message)
     }
 
     #[test]

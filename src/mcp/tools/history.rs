@@ -5,21 +5,21 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::built_in::BuiltIn;
-use super::exec::exec_tool;
+use super::exec::{BashExecArguments, exec_tool};
 use super::schema::{pure, tool, without_default};
-use crate::arguments::BadArguments;
+use crate::arguments::{BadArguments, Named};
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::reply;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
+use crate::{exec, reply};
+use capture::tap::Tap;
 use service::refused::{Refused, RefusedKind};
 use service::report::to_value;
 
 /// Commands in the answer to one search, at most.
-pub(crate) const MAX_FOUND: usize = 100;
+pub(crate) const MAX_MATCHES: usize = 100;
 /// Commands in the answer to a search that gives no limit.
-const FOUND: usize = 20;
+const DEFAULT_MATCHES: usize = 20;
 
 /// Arguments of `history_search`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -29,7 +29,7 @@ pub(crate) struct HistorySearchArguments {
     #[serde(default)]
     #[schemars(transform = without_default)]
     query: String,
-    #[schemars(range(min = 1, max = MAX_FOUND), extend("default" = FOUND))]
+    #[schemars(range(min = 1, max = MAX_MATCHES), extend("default" = DEFAULT_MATCHES))]
     limit: Option<usize>,
 }
 
@@ -40,13 +40,13 @@ impl BuiltIn for HistorySearchArguments {
         tool::<Self, Matches>("Search the history", description).annotate(pure().idempotent(false))
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        let limit = self.limit.unwrap_or(FOUND);
-        if !(1..=MAX_FOUND).contains(&limit) {
-            let message = format!("history_search: `limit`: expected 1 to {MAX_FOUND}");
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        let limit = self.limit.unwrap_or(DEFAULT_MATCHES);
+        if !(1..=MAX_MATCHES).contains(&limit) {
+            let message = format!("history_search: `limit`: expected 1 to {MAX_MATCHES}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let found = server.0.client.state().history.search(&self.query, limit);
+        let found = calls.client.state().history.search(&self.query, limit);
         let matches = found.iter().map(|(id, entry)| {
             let mut fields = to_value(entry);
             if let Some(map) = fields.as_object_mut() {
@@ -77,13 +77,13 @@ impl BuiltIn for HistoryReplayArguments {
         exec_tool::<Self>("Run a command again", description, &in_force.options)
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let refused = |message: String| Refused::new(RefusedKind::Arguments, message);
-        match server.0.client.state().history.find(self.id) {
+        match calls.client.state().history.find(self.id) {
             Some(Some(mut again)) => {
                 let named = self.profile.or(again.args.profile.take());
                 again.args.profile = named;
-                server.bash_exec(again, context).await
+                exec::call(calls, BashExecArguments::TOOL, again, Tap::default(), context).await
             }
             Some(None) => {
                 Err(refused("history_replay: not all of this command is kept".to_owned()))

@@ -6,13 +6,13 @@ use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::built_in::BuiltIn;
 use super::schema::tool;
 use crate::arguments::Named;
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::exec::{check_exit, failed, read, reply};
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::exec::{check_exit, failure, parse_output, run_script};
+use crate::reply::exec::{answered, shown};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use model::outcome::Outcome;
 use service::inspect::{self, Located, System};
 use service::refused::{Refused, RefusedKind};
@@ -41,15 +41,15 @@ impl BuiltIn for GetEnvArguments {
         tool::<Self, Environment>("Get environment variables", description).annotate(asks())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let Self { variable, all } = self;
         if variable.is_none() && !all {
             return Err(Refused::new(RefusedKind::Arguments, "get_env: nothing is asked for")
                 .with_hint("give `variable`, or `all`"));
         }
         let variable = variable.map(|name| inspect::word("variable", name)).transpose()?;
-        let report = server.script(Self::TOOL, inspect::environment(), context).await?;
-        let variables = read(&report, inspect::environment_of)?;
+        let report = run_script(calls, Self::TOOL, inspect::environment(), context).await?;
+        let variables = parse_output(&report, inspect::environment_of)?;
         let value = variable.as_ref().and_then(|name| variables.get(name).cloned());
         let result = Environment {
             found: variable.is_some().then_some(value.is_some()),
@@ -57,7 +57,7 @@ impl BuiltIn for GetEnvArguments {
             value,
             variables: all.then_some(variables),
         };
-        Ok(reply::answered(&report, to_value(&result)))
+        Ok(answered(&report, to_value(&result)))
     }
 }
 
@@ -86,10 +86,10 @@ impl BuiltIn for SystemInfoArguments {
         tool::<Self, System>("System information", description).annotate(asks())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        let report = server.script(Self::TOOL, inspect::system(), context).await?;
-        let system = read(&report, System::of)?;
-        Ok(reply::answered(&report, to_value(&system)))
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        let report = run_script(calls, Self::TOOL, inspect::system(), context).await?;
+        let system = parse_output(&report, System::of)?;
+        Ok(answered(&report, to_value(&system)))
     }
 }
 
@@ -113,15 +113,15 @@ impl BuiltIn for ProcessInfoArguments {
         tool::<Self, Processes>("Processes", description).annotate(asks())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let format = self.format.unwrap_or_else(|| PS_FORMAT.to_owned());
         let format = inspect::line("format", format)?;
         let filter = inspect::line("filter", self.filter.unwrap_or_default())?;
         let args = inspect::processes(&format, &filter);
-        let report = server.script(Self::TOOL, args, context).await?;
+        let report = run_script(calls, Self::TOOL, args, context).await?;
         check_exit(&report)?;
         let result = Processes { format, filter, processes: &report.stdout.text };
-        Ok(reply::shown(&report, &report.stdout.text, to_value(&result)))
+        Ok(shown(&report, &report.stdout.text, to_value(&result)))
     }
 }
 
@@ -148,13 +148,13 @@ impl BuiltIn for WhichCommandArguments {
         tool::<Self, FoundCommand>("Locate a command", description).annotate(asks())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
-        let report = server.script(Self::TOOL, inspect::which(&name), context).await?;
-        let Located { kind, paths } = read(&report, Located::of)?;
+        let report = run_script(calls, Self::TOOL, inspect::which(&name), context).await?;
+        let Located { kind, paths } = parse_output(&report, Located::of)?;
         let path = paths.first().cloned();
         let result = FoundCommand { command: name, found: kind != "none", kind, path, paths };
-        Ok(reply::answered(&report, to_value(&result)))
+        Ok(answered(&report, to_value(&result)))
     }
 }
 
@@ -191,16 +191,16 @@ impl BuiltIn for CommandHelpArguments {
         tool::<Self, CommandHelp>("Help of a command", description).annotate(annotations)
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let name = inspect::word("command", self.command)?;
-        let report = server.script(Self::TOOL, inspect::help(&name), context).await?;
-        let Outcome::Exited { code } = report.ended.outcome else { return Err(failed(&report)) };
+        let report = run_script(calls, Self::TOOL, inspect::help(&name), context).await?;
+        let Outcome::Exited { code } = report.ended.outcome else { return Err(failure(&report)) };
         if code == 127 {
-            return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
+            return Err(Refused { kind: RefusedKind::Absent, ..failure(&report) });
         }
         let help = &report.stdout.text;
         let result = CommandHelp { command: name, help, exit_code: code };
-        Ok(reply::shown(&report, help, to_value(&result)))
+        Ok(shown(&report, help, to_value(&result)))
     }
 }
 
@@ -229,21 +229,21 @@ impl BuiltIn for ManPageArguments {
         tool::<Self, ManPage>("Manual page", description).annotate(asks())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let name = inspect::page("command", self.command)?;
         let section = self.section.map_or("", Section::digit);
         let args = inspect::manual(&name, section);
-        let report = server.script(Self::TOOL, args, context).await?;
+        let report = run_script(calls, Self::TOOL, args, context).await?;
         if report.ended.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
-            return Err(Refused { kind: RefusedKind::Absent, ..failed(&report) });
+            return Err(Refused { kind: RefusedKind::Absent, ..failure(&report) });
         }
-        let page = read(&report, |text| {
+        let page = parse_output(&report, |text| {
             inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
         });
         let (by, page) = page?;
         let section = self.section.map(Section::digit);
         let result = ManPage { command: name, section, page: &page, rendered_by: by };
-        Ok(reply::shown(&report, &page, to_value(&result)))
+        Ok(shown(&report, &page, to_value(&result)))
     }
 }
 

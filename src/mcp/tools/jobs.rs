@@ -7,16 +7,16 @@ use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::results::{InputResult, JobResult, JobsResult};
 use super::schema::{pure, runs, tool};
 use crate::arguments::Seconds;
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::reply::jobs;
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
+use service::capture::grep::Pattern;
 use model::call::{InvalidCall, STDIN_BYTES, seconds};
 use model::defaults::INLINE_CHARACTERS;
-use service::capture::grep::Pattern;
 use service::refused::{Refused, RefusedKind};
 use service::report::Detail;
 use service::request::{InputRequest, JobRequest, OutputRequest};
@@ -182,9 +182,9 @@ impl BuiltIn for BashOutputArguments {
             .annotate(pure().idempotent(false))
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let detail = self.detail.into();
-        server.job(self.request()?, detail, context).await
+        call_job_tool(calls, self.request()?, detail, context).await
     }
 }
 
@@ -197,8 +197,8 @@ impl BuiltIn for BashInputArguments {
         tool::<Self, InputResult>("Write to a job", description).annotate(runs())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.job(self.request()?, Detail::Small, context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        call_job_tool(calls, self.request()?, Detail::Small, context).await
     }
 }
 
@@ -209,8 +209,8 @@ impl BuiltIn for BashJobsArguments {
         tool::<Self, JobsResult>("List jobs", description).annotate(pure().idempotent(false))
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.job(JobRequest::List, Detail::Small, context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        call_job_tool(calls, JobRequest::List, Detail::Small, context).await
     }
 }
 
@@ -230,15 +230,18 @@ impl BuiltIn for BashKillArguments {
         )
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.job(self.request(), Detail::Small, context).await
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        call_job_tool(calls, self.request(), Detail::Small, context).await
     }
 }
 
-impl Server {
-    /// Inspects jobs, or ends one.
-    async fn job(&self, request: JobRequest, detail: Detail, context: &Context) -> CallResult {
-        let answer = self.turn(context, |caller| self.0.client.job(request, caller)).await?;
-        Ok(crate::jobs::answer(&answer, detail))
-    }
+/// Inspects jobs, or ends one.
+async fn call_job_tool(
+    calls: &ClientCalls,
+    request: JobRequest,
+    detail: Detail,
+    context: &Context,
+) -> CallResult {
+    let answer = calls.turn(context, |caller| calls.client.job(request, caller)).await?;
+    Ok(jobs::answer(&answer, detail))
 }

@@ -8,16 +8,14 @@ use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::built_in::BuiltIn;
-use super::exec::BashExecArguments;
 use super::results::StepsResult;
 use super::schema::{extend_exec, fields, pure, runs, tool, without_default};
 use crate::arguments::{BadArguments, Named, Seconds, nearest};
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
+use crate::exec::steps::{Stdout, Steps};
 use crate::reply;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use service::capture::tap::Tap;
 use service::macros::{Before, MAX_COMMANDS, Macros, NAME_BYTES, NAME_PATTERN};
 use service::report::to_value;
@@ -43,11 +41,11 @@ impl BuiltIn for MacroSaveArguments {
         tool::<Self, SavedMacro>("Save a macro", description).annotate(kept.idempotent(true))
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        server.lasts("pass the commands per call, as to pipeline")?;
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        calls.check_continuity("pass the commands per call, as to pipeline")?;
         let Self { name, commands } = self;
         let count = commands.len();
-        let saved = server.0.client.state().macros.save(&name, commands);
+        let saved = calls.client.state().macros.save(&name, commands);
         let before = saved.map_err(|why| BadArguments {
             message: format!("{}: {why}", Self::TOOL),
             hint: None,
@@ -93,29 +91,19 @@ impl BuiltIn for MacroRunArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        let macros = &server.0.client.state().macros;
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        let macros = &calls.client.state().macros;
         let absent = || missing(macros, Self::TOOL, &self.name);
         let commands = macros.get(&self.name).ok_or_else(absent)?;
-        let after_failure = AfterFailure::of(self.keep_going);
-        let mut done = Steps::new(commands.len());
+        let mut done = Steps::new(commands.len(), self.keep_going);
         for command in commands {
-            let number = done.next();
             let request = self.request(command.clone());
-            let report =
-                match server.ran(BashExecArguments::TOOL, request, Tap::default(), context).await {
-                    Err(refused) if number == 1 => return Err(refused),
-                    Err(refused) => {
-                        done.stop(format!("step {number} was refused: {refused}"));
-                        break;
-                    }
-                    Ok(report) => report,
-                };
-            let ends =
-                is_final(&report) || (!succeeded(&report) && after_failure == AfterFailure::Stop);
+            let ran = done.run(calls, request, Tap::default(), context).await?;
+            let Some(report) = ran else { break };
+            let ends = done.ends_with(&report);
             done.add(&command, report, Stdout::Shown);
             if ends && !done.is_last() {
-                done.stop(format!("step {number} failed"));
+                done.stop_after_failure();
                 break;
             }
         }
@@ -134,8 +122,8 @@ impl BuiltIn for MacroListArguments {
         tool::<Self, MacroRows>("List macros", description).annotate(pure().idempotent(false))
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        let macros = server.0.client.state().macros.all();
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        let macros = calls.client.state().macros.all();
         let row = |(name, commands)| MacroRow { name, commands };
         let macros = macros.into_iter().map(row).collect();
         Ok(reply::of_fields(to_value(&MacroRows { macros })))
@@ -157,9 +145,9 @@ impl BuiltIn for MacroDeleteArguments {
             .annotate(gone.idempotent(false))
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
         let Self { name } = self;
-        let macros = &server.0.client.state().macros;
+        let macros = &calls.client.state().macros;
         match macros.delete(&name) {
             Some(commands) => {
                 let commands = commands.len();

@@ -10,22 +10,21 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use serde_json::json;
 
-use super::built_in::BuiltIn;
+use super::calculator::{lowered_timeout_note, parse_timeout, precision_in_force, with_ledger};
 use super::results::{BatchResult, PlotResult};
 use super::schema::{extend, extend_calculation, fields, pure, tool};
 use crate::arguments::{Named, Seconds};
+use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::reply::calculations::{self, FunctionRows, HistoryRows, SessionStatistics};
-use crate::server::Server;
-use crate::server::calculator::within;
-use crate::tool_entry::{CallResult, InForce};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
 use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MAX_EXPRESSIONS};
 use service::request::Precision;
 
 /// Default number of calculations that `calculate_history` returns.
-pub(crate) const USUAL_HISTORY: u16 = 20;
+pub(crate) const DEFAULT_HISTORY: u16 = 20;
 
 /// Arguments of `calculate_batch`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
@@ -164,7 +163,7 @@ const _: () = assert!(REMEMBERED == 200);
 #[serde(deny_unknown_fields)]
 pub(crate) struct CalculateHistoryArguments {
     /// How many
-    #[schemars(extend("default" = USUAL_HISTORY))]
+    #[schemars(extend("default" = DEFAULT_HISTORY))]
     pub(crate) limit: Option<WholeNumber<1, MAX_HISTORY>>,
 }
 
@@ -196,14 +195,14 @@ impl BuiltIn for CalculateBatchArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let Self { expressions, precision, timeout } = self;
-        let precision = server.precision(precision);
-        let within = within(timeout)?;
+        let precision = precision_in_force(calls, precision);
+        let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = expressions.0.clone();
-        let run = |turn| server.0.client.calculate_batch(asked, precision, within, turn);
-        let done = server.turn(context, run).await;
+        let run = |turn| calls.client.calculate_batch(asked, precision, timeout, turn);
+        let done = calls.turn(context, run).await;
         let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
         let tool = Self::TOOL;
         let share = started.elapsed() / count;
@@ -216,12 +215,12 @@ impl BuiltIn for CalculateBatchArguments {
                 },
                 Err(refused) => Err(refused.message.as_str()),
             };
-            server.ledger(|ledger| {
+            with_ledger(calls, |ledger| {
                 ledger.note(tool, expression, Some(precision.places()), outcome, share);
             });
         }
         let result = calculations::batch(&done?, &expressions.0, precision.places());
-        Ok(calculations::with_warnings(result, server.lowered(within)))
+        Ok(calculations::with_warnings(result, lowered_timeout_note(calls, timeout)))
     }
 }
 
@@ -235,18 +234,21 @@ impl BuiltIn for CalculatePlotArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        let within = within(self.timeout)?;
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        let timeout = parse_timeout(self.timeout)?;
         let started = Instant::now();
         let plot = self.plot();
         let asked = plot.clone();
-        let run = |turn| server.0.client.calculate_plot(asked, within, turn);
-        let done = server.turn(context, run).await;
+        let run = |turn| calls.client.calculate_plot(asked, timeout, turn);
+        let done = calls.turn(context, run).await;
         let outcome = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
-        server.ledger(|ledger| {
+        with_ledger(calls, |ledger| {
             ledger.note(Self::TOOL, &plot.expression, None, outcome, started.elapsed());
         });
-        Ok(calculations::with_warnings(calculations::plot(&done?, &plot), server.lowered(within)))
+        Ok(calculations::with_warnings(
+            calculations::plot(&done?, &plot),
+            lowered_timeout_note(calls, timeout),
+        ))
     }
 }
 
@@ -257,7 +259,7 @@ impl BuiltIn for CalculateFunctionsArguments {
         tool::<Self, FunctionRows>("List functions", description).annotate(pure())
     }
 
-    async fn call(self, _: &Server, _: &Context) -> CallResult {
+    async fn call(self, _: &ClientCalls, _: &Context) -> CallResult {
         Ok(calculations::functions())
     }
 }
@@ -270,9 +272,9 @@ impl BuiltIn for CalculateStatsArguments {
             .annotate(about_the_session())
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        let pending = server.0.client.pending();
-        Ok(server.ledger(|ledger| calculations::stats(ledger.statistics(), pending)))
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        let pending = calls.client.pending();
+        Ok(with_ledger(calls, |ledger| calculations::stats(ledger.statistics(), pending)))
     }
 }
 
@@ -286,10 +288,10 @@ impl BuiltIn for CalculateHistoryArguments {
             .annotate(about_the_session())
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
         let Self { limit } = self;
-        let limit = limit.map_or(USUAL_HISTORY, |limit| limit.0);
-        Ok(calculations::history(&server.ledger(|ledger| ledger.latest(usize::from(limit)))))
+        let limit = limit.map_or(DEFAULT_HISTORY, |limit| limit.0);
+        Ok(calculations::history(&with_ledger(calls, |ledger| ledger.latest(usize::from(limit)))))
     }
 }
 

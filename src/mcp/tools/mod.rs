@@ -3,7 +3,6 @@
 //! It is made from the rows of [`config::policy::tools`]. The type that a row names holds a call's arguments
 //! and implements [`BuiltIn`], in a file of this folder.
 
-mod built_in;
 pub(super) mod calculator;
 mod declared;
 pub(super) mod exec;
@@ -21,7 +20,6 @@ pub(super) mod shell;
 mod stream;
 mod working_dir;
 
-pub use self::built_in::BuiltIn;
 pub use self::calculator::{CalculateAdvancedArguments, CalculateArguments, SetPrecisionArguments};
 use self::declared::GetToolInfoArguments;
 use self::exec::BashExecArguments;
@@ -45,9 +43,9 @@ pub use self::shell::BashArguments;
 use self::stream::BashExecStreamArguments;
 use self::working_dir::{GetWorkingDirArguments, SetWorkingDirArguments};
 use crate::arguments::Named;
+pub use crate::calls::ClientCalls;
 pub use crate::context::Context;
-use crate::server::Server;
-pub use crate::tool_entry::{CallResult, InForce, ToolEntry};
+pub use crate::tool_entry::{BuiltIn, CallResult, InForce, ToolEntry};
 
 macro_rules! entries {
     ($($arguments:ident $name:literal: $group:expr, $rule:expr, $runs:expr;)*) => {
@@ -55,7 +53,7 @@ macro_rules! entries {
             const TOOL: &'static str = $name;
         })*
 
-        impl ToolEntry<Server> {
+        impl ToolEntry {
             /// Every built-in tool, in the order in which a client sees them.
             pub const ALL: &'static [Self] = &[$(Self::of::<$arguments>()),*];
         }

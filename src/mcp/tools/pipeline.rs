@@ -7,18 +7,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::built_in::BuiltIn;
-use super::exec::BashExecArguments;
 use super::results::StepsResult;
 use super::schema::{ShellName, extend_exec, fields, runs, tool, without_default};
-use crate::arguments::{BadArguments, Named, Seconds};
+use crate::arguments::{BadArguments, Seconds};
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::exec::steps::{AfterFailure, Stdout, Steps, is_final, succeeded};
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::exec::steps::{Stdout, Steps};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
+use service::capture::tap::Tap;
 use model::call::{SCRIPT_BYTES, STDIN_BYTES};
 use model::shells::ShellKind;
-use service::capture::tap::Tap;
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 
@@ -55,39 +53,27 @@ impl BuiltIn for PipelineArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let Self { steps, stdin, keep_going } = self;
         let of = steps.len();
         if !(1..=MAX_STEPS).contains(&of) {
             let message = format!("pipeline: `steps`: expected 1 to {MAX_STEPS}, not {of}");
             return Err(BadArguments { message, hint: None }.into());
         }
-        let after_failure = AfterFailure::of(keep_going);
-        let mut done = Steps::new(of);
+        let mut done = Steps::new(of, keep_going);
         let mut input = stdin.into_bytes();
-        for step in steps {
-            let number = done.next();
+        for (number, step) in (1..).zip(steps) {
             let (tap, printed) = Tap::kept(STDIN_BYTES);
             let command = step.command.clone();
             let request = step.request(std::mem::take(&mut input));
-            let ran = server.ran(BashExecArguments::TOOL, request, tap, context).await;
-            // A refused first step refuses the call; a later one is reported with the steps that ran.
-            let report = match ran {
-                Err(refused) if number == 1 => return Err(refused),
-                Err(refused) => {
-                    done.stop(format!("step {number} was refused: {refused}"));
-                    break;
-                }
-                Ok(report) => report,
-            };
+            let Some(report) = done.run(calls, request, tap, context).await? else { break };
             let last = number == of;
-            let ends =
-                is_final(&report) || (!succeeded(&report) && after_failure == AfterFailure::Stop);
+            let ends = done.ends_with(&report);
             let stdout = if last || ends { Stdout::Shown } else { Stdout::Counted };
             done.add(&command, report, stdout);
             match printed.take() {
                 _ if last => {}
-                _ if ends => done.stop(format!("step {number} failed")),
+                _ if ends => done.stop_after_failure(),
                 Some(bytes) => input = bytes,
                 None => done.stop(format!(
                     "step {number} printed more than the {STDIN_BYTES} bytes that a step can be given"

@@ -4,12 +4,11 @@ use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::schema::{pure, tool};
+use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::reply;
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use service::rules::Rules;
 
 /// Arguments of `sandbox_rules`, which has no fields.
@@ -25,8 +24,8 @@ impl BuiltIn for SandboxRulesArguments {
         tool::<Self, Rules>(title, description).annotate(pure())
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        server.0.client.settled().await;
-        Ok(reply::rules(&server.0.client.rules()))
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        calls.client.settled().await;
+        Ok(reply::rules(&calls.client.rules()))
     }
 }

@@ -8,19 +8,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::built_in::BuiltIn;
 use super::results::BashResult;
 use super::schema::{SessionName, ShellName, extend, fields, runs, tool};
 use crate::arguments::{Named, Seconds};
+use crate::calls::{ClientCalls, Continuity};
 use crate::context::Context;
-use crate::server::{Continuity, Server};
-use crate::tasks::Lasting;
-use crate::tool_entry::{CallResult, InForce};
-use crate::{reply, sessions};
+use crate::reply::{self, sessions};
+use crate::tasks::TaskCandidate;
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
+use service::capture::lines::Wanted;
 use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 use model::shells::ShellKind;
-use service::capture::lines::Wanted;
+use service::Scope;
 use service::refused::{Refused, RefusedKind};
 use service::report::{BashAnswer, RunningReport};
 use service::request::{BashRequest, ExecRequest, SessionCommand, Shown, Wait};
@@ -171,69 +171,62 @@ impl BuiltIn for BashArguments {
         tool
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.bash(self, context).await
-    }
-}
-
-impl Server {
-    /// Runs a command in the shell of its session, and remembers it.
-    async fn bash(&self, arguments: BashArguments, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let exec_args = ScriptArgs {
-            command: arguments.command.clone().unwrap_or_default(),
-            cwd: arguments.cwd.clone(),
-            env: arguments.env.clone(),
-            stdin: arguments.stdin.clone().unwrap_or_default().into_bytes(),
+            command: self.command.clone().unwrap_or_default(),
+            cwd: self.cwd.clone(),
+            env: self.env.clone(),
+            stdin: self.stdin.clone().unwrap_or_default().into_bytes(),
             ..ScriptArgs::default()
         };
-        let detail = arguments.detail.into();
-        let mut request = arguments.request()?;
+        let detail = self.detail.into();
+        let mut request = self.request()?;
         if let BashRequest::Run { command, .. } = &mut request {
-            if Lasting::of(context).is_some() {
+            if TaskCandidate::of(context).is_some() {
                 command.wait = command.wait.in_a_task();
             }
-            self.without_later_calls(command)?;
+            run_without_later_calls(calls, command)?;
         }
         let answer =
-            self.with_progress(context, |caller| self.0.client.bash(request, caller)).await?;
+            calls.with_progress(context, |caller| calls.client.bash(request, caller)).await?;
         Ok(match answer {
             BashAnswer::Ended(report) => {
-                self.0.client.state().history.add(&report, exec_args.into());
+                calls.client.state().history.add(&report, exec_args.into());
                 reply::of_command(&report, detail)
             }
             BashAnswer::Running(job) => {
-                self.remember(&job, exec_args.into());
+                add_job_to_history(&calls.client, &job, exec_args.into());
                 sessions::running(&job, detail)
             }
             BashAnswer::Done { session, what } => sessions::done(&session, what),
         })
     }
+}
 
-    /// Remembers a job, and its end when that comes.
-    fn remember(&self, job: &RunningReport, request: ExecRequest) {
-        let history = Arc::clone(&self.0.client.state().history);
-        let id = history.begin(job, request);
-        if let Some(end) = self.0.client.end_of(&job.session.output_id) {
-            // Ends with the supervisor at the latest.
-            tokio::spawn(async move { history.end(id, &end.await) });
-        }
+/// Adds a job to the history, and its end when that comes.
+fn add_job_to_history(client: &Scope, job: &RunningReport, request: ExecRequest) {
+    let history = Arc::clone(&client.state().history);
+    let id = history.begin(job, request);
+    if let Some(end) = client.end_of(&job.session.output_id) {
+        // Ends with the supervisor at the latest.
+        tokio::spawn(async move { history.end(id, &end.await) });
     }
+}
 
-    /// Makes a command run to its end where no later call could ask for it.
-    ///
-    /// # Errors
-    /// A command that is to run on in the background, or to wait for input.
-    fn without_later_calls(&self, run: &mut SessionCommand) -> Result<(), Refused> {
-        if self.0.continuity != Continuity::Anonymous {
-            return Ok(());
-        }
-        if run.wait == Wait::Background {
-            self.lasts("a background command would end with this one")?;
-        }
-        if matches!(run.call.stdin, Stdin::Pipe(_)) {
-            self.lasts("its input could not be written to; pass stdin")?;
-        }
-        run.wait = Wait::Beyond;
-        Ok(())
+/// Makes a command run to its end where no later call could ask for it.
+///
+/// # Errors
+/// A command that is to run on in the background, or to wait for input.
+fn run_without_later_calls(calls: &ClientCalls, run: &mut SessionCommand) -> Result<(), Refused> {
+    if calls.continuity != Continuity::Anonymous {
+        return Ok(());
     }
+    if run.wait == Wait::Background {
+        calls.check_continuity("a background command would end with this one")?;
+    }
+    if matches!(run.call.stdin, Stdin::Pipe(_)) {
+        calls.check_continuity("its input could not be written to; pass stdin")?;
+    }
+    run.wait = Wait::Beyond;
+    Ok(())
 }

@@ -5,19 +5,19 @@ use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::exec::exec_tool;
 use crate::arguments::{BadArguments, Named, Seconds};
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::notifier::{MAX_BYTES, OutputNotifier, USUAL};
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
-use model::call::SCRIPT_BYTES;
+use crate::exec;
+use crate::notifier::{DEFAULT_BYTES, MAX_BYTES, OutputNotifier};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use service::capture::tap::Tap;
+use model::call::SCRIPT_BYTES;
 use service::shell::ScriptArgs;
 
-/// Bytes of one notification: the default, and the least and greatest allowed.
-pub(crate) const BUFFER: usize = USUAL;
+/// Bytes of one notification: the default, the minimum and the maximum.
+pub(crate) const DEFAULT_BUFFER: usize = DEFAULT_BYTES;
 pub(crate) const MIN_BUFFER: usize = 16;
 pub(crate) const MAX_BUFFER: usize = MAX_BYTES;
 
@@ -34,7 +34,7 @@ pub(crate) struct BashExecStreamArguments {
     /// Timeout in seconds; more than the maximum is lowered to it, and the reply says so
     pub timeout: Option<Seconds>,
     /// Stream buffer size in bytes: most of one notification
-    #[schemars(range(min = MIN_BUFFER, max = MAX_BUFFER), extend("default" = BUFFER))]
+    #[schemars(range(min = MIN_BUFFER, max = MAX_BUFFER), extend("default" = DEFAULT_BUFFER))]
     pub buffer_size: Option<usize>,
 }
 
@@ -46,25 +46,25 @@ impl BuiltIn for BashExecStreamArguments {
         exec_tool::<Self>(title, description, &in_force.options)
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let Self { command, working_dir, timeout, buffer_size } = self;
-        let size = buffer_size.unwrap_or(BUFFER);
+        let size = buffer_size.unwrap_or(DEFAULT_BUFFER);
         if !(MIN_BUFFER..=MAX_BUFFER).contains(&size) {
             let tool = Self::TOOL;
             let message = format!("{tool}: `buffer_size`: expected {MIN_BUFFER} to {MAX_BUFFER}");
             return Err(BadArguments { message, hint: None }.into());
         }
         let timeout = timeout.map(|Seconds(value)| value);
-        let asked = ScriptArgs { command, cwd: working_dir, timeout, ..ScriptArgs::default() };
+        let args = ScriptArgs { command, cwd: working_dir, timeout, ..ScriptArgs::default() };
         let token = context.meta.get_progress_token();
-        let logs = server.0.logs.for_output(context, Self::TOOL);
+        let logs = calls.logs.for_output(context, Self::TOOL);
         if token.is_none() && logs.is_none() {
-            return server.executed(Self::TOOL, asked.into(), Tap::default(), context).await;
+            return exec::call(calls, Self::TOOL, args.into(), Tap::default(), context).await;
         }
         let (tap, pieces) = Tap::listened();
-        let live = OutputNotifier::new(context, token, size).logged(logs);
+        let output = OutputNotifier::new(context, token, size).logged(logs);
         // The end of the call drops the tap; by then all output that it passed on has been sent.
-        let run = server.executed(Self::TOOL, asked.into(), tap, context);
-        tokio::join!(run, live.send(pieces)).0
+        let run = exec::call(calls, Self::TOOL, args.into(), tap, context);
+        tokio::join!(run, output.send(pieces)).0
     }
 }

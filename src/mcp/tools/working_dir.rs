@@ -4,14 +4,13 @@ use rmcp::model::Tool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::built_in::BuiltIn;
 use super::schema::{pure, sets, tool};
 use crate::arguments::Named;
+use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::exec::check_exit;
-use crate::exec::reply::{self, WorkingDir};
-use crate::server::Server;
-use crate::tool_entry::{CallResult, InForce};
+use crate::exec::{check_exit, run_script};
+use crate::reply::exec::{WorkingDir, working_dir};
+use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use model::call::Cwd;
 use model::outcome::Outcome;
 use service::inspect;
@@ -28,8 +27,8 @@ impl BuiltIn for GetWorkingDirArguments {
         tool::<Self, WorkingDir>("Get the working directory", description).annotate(pure())
     }
 
-    async fn call(self, server: &Server, _: &Context) -> CallResult {
-        Ok(reply::working_dir(&server.0.client.state().working_dir.get()))
+    async fn call(self, calls: &ClientCalls, _: &Context) -> CallResult {
+        Ok(working_dir(&calls.client.state().working_dir.get()))
     }
 }
 
@@ -49,12 +48,12 @@ impl BuiltIn for SetWorkingDirArguments {
         tool::<Self, WorkingDir>("Set the working directory", description).annotate(sets())
     }
 
-    async fn call(self, server: &Server, context: &Context) -> CallResult {
-        server.lasts("pass working_dir per call")?;
+    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+        calls.check_continuity("pass working_dir per call")?;
         let directory = Cwd::new("directory", &self.directory)?;
         inspect::line("directory", directory.as_str().to_owned())?;
         let report =
-            server.script(Self::TOOL, inspect::directory(directory.as_str()), context).await?;
+            run_script(calls, Self::TOOL, inspect::directory(directory.as_str()), context).await?;
         if let Outcome::Exited { code: 1 } = report.ended.outcome {
             let message = format!("`{}` is no directory that can be entered", directory.as_str());
             return Err(Refused::new(RefusedKind::Failed, message).with_hint(
@@ -62,7 +61,7 @@ impl BuiltIn for SetWorkingDirArguments {
             ));
         }
         check_exit(&report)?;
-        server.0.client.state().working_dir.set(directory.clone());
-        Ok(reply::working_dir(&directory))
+        calls.client.state().working_dir.set(directory.clone());
+        Ok(working_dir(&directory))
     }
 }

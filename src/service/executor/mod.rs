@@ -181,6 +181,11 @@ impl Scope {
 }
 
 impl Scope {
+    /// Returns the client.
+    pub fn principal(&self) -> &Principal {
+        &self.workbench.principal
+    }
+
     /// Returns what the client has set and done.
     pub fn state(&self) -> &ClientState {
         &self.client

@@ -1,24 +1,27 @@
-//! Serves a running script: passes its progress, messages and questions to the client, and answers and a cancellation
+//! Runs a script in a cell. While it runs, passes its progress, messages and questions to the client, and answers and a cancellation
 //! to the script.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rmcp::ErrorData;
 use rmcp::model::{
-    ClientResult, CustomRequest, ElicitResult, NumberOrString, ProgressNotificationParam,
-    ProgressToken, ServerRequest,
+    ClientResult, CustomRequest, ElicitResult, ErrorCode, NumberOrString,
+    ProgressNotificationParam, ProgressToken, ServerRequest,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::harmless;
-use crate::server::Server;
-use crate::tasks::{self, Lasting};
-use projects::{ScriptEnd, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
+use crate::tasks::{self, TaskCandidate};
 use service::capture::tap::{Reader, Source, Tap};
+use model::outcome::Outcome;
+use projects::{ScriptEnd, ScriptError, ScriptEvent, ScriptLaunch, ScriptOutput, ScriptStream};
 use service::refused::Refused;
 use service::shell::ScriptArgs;
 use service::{Caller, Feed, Report};
@@ -26,9 +29,9 @@ use service::{Caller, Feed, Report};
 /// Method of a question to the user.
 const QUESTION: &str = "elicitation/create";
 /// Maximum events that wait to be sent: more than the stream's limits let through in a minute.
-const WAITING: usize = 512;
+const MAX_WAITING_EVENTS: usize = 512;
 /// Maximum waiting downloads of one script.
-const DOWNLOADS: usize = 8;
+const MAX_DOWNLOADS: usize = 8;
 /// Time that a script has to see its cancel file, before it is sent TERM.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
@@ -59,7 +62,7 @@ impl OutputReader {
         ScriptOutput {
             end,
             report: self.stream().take_report(),
-            stderr: super::last(report),
+            stderr: report.stderr.whole().unwrap_or_else(|| report.stderr.tail().to_vec()),
             stderr_bytes: report.stderr.total(),
         }
     }
@@ -99,25 +102,33 @@ enum Stop {
     Idle,
 }
 
-impl Server {
-    /// Runs a prepared script in a cell, as a call of `project:NAME`. Returns when all of its events have been sent.
+/// A call by which scripts of a project run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ScriptRun<'c> {
+    pub(super) calls: &'c ClientCalls,
+    pub(super) context: &'c Context,
+    /// Name of the call in rules, after `project:`.
+    pub(super) name: &'c str,
+    /// Log level of a client that set none.
+    pub(super) log_level: &'static str,
+}
+
+impl ScriptRun<'_> {
+    /// Runs a prepared script in a cell. Returns when all of its events have been sent.
     ///
     /// # Errors
     /// The reason why it was not run.
-    pub(crate) async fn run_launch(
+    pub(super) async fn run(
         &self,
-        name: &str,
         launch: ScriptLaunch,
-        context: &Context,
     ) -> Result<(ScriptLaunch, ScriptOutput, Report), Refused> {
-        let token = context.meta.get_progress_token();
-        let launch = match &token {
-            Some(token) => launch.with_progress(&token_text(token)),
+        let launch = match self.context.meta.get_progress_token() {
+            Some(token) => launch.with_progress(&token_text(&token)),
             None => launch,
         };
-        let asks = launch.may_ask && can_ask(context);
-        let launch = if asks { launch.with_questions() } else { launch };
-        let (sender, events) = mpsc::channel(WAITING);
+        let may_ask = launch.may_ask && can_ask(self.context);
+        let launch = if may_ask { launch.with_questions() } else { launch };
+        let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let (input, pieces) = mpsc::channel(8);
         send(&input, launch.stdin.clone());
         let output_reader = Arc::new(OutputReader {
@@ -128,15 +139,13 @@ impl Server {
         let caller =
             Caller { tap: Tap::read_by(reader), feed: Feed::new(pieces), ..Caller::default() };
         let run = async {
-            let done =
-                self.stoppable(name, &launch, (&output_reader, &input), caller, context).await;
+            let done = self.run_until_stopped(&launch, &output_reader, &input, caller).await;
             *output_reader.events() = None;
             done
         };
-        let event_context = EventContext { of: name, launch: &launch, token, asks, input: &input };
-        let (done, ()) = tokio::join!(run, self.send_events(events, event_context, context));
+        let (done, ()) = tokio::join!(run, self.send_events(events, &launch, may_ask, &input));
         let (report, stop) = done?;
-        let end = match (super::end(&report.ended.outcome), stop) {
+        let end = match (script_end(&report.ended.outcome), stop) {
             (ScriptEnd::Cancelled, Stop::Idle) => ScriptEnd::Idle,
             (end, _) => end,
         };
@@ -144,14 +153,13 @@ impl Server {
         Ok((launch, output, report))
     }
 
-    /// Runs a call until its end, its time without progress or its cancellation.
-    async fn stoppable(
+    /// Runs a script until its end, its time without progress or its cancellation.
+    async fn run_until_stopped(
         &self,
-        name: &str,
         launch: &ScriptLaunch,
-        (output_reader, input): (&OutputReader, &mpsc::Sender<Vec<u8>>),
+        output_reader: &OutputReader,
+        input: &mpsc::Sender<Vec<u8>>,
         caller: Caller,
-        context: &Context,
     ) -> Result<(Report, Stop), Refused> {
         let args = ScriptArgs {
             words: launch.words.clone(),
@@ -173,32 +181,34 @@ impl Server {
         let stop = async {
             tokio::select! {
                 () = idle => stopped = Stop::Idle,
-                () = context.ct.cancelled() => {
+                () = self.context.ct.cancelled() => {
                     send(input, b"cancel\n".to_vec());
                     tokio::time::sleep(CANCEL_GRACE).await;
                 }
             }
         };
-        let run = |caller| self.0.client.project_tool(name, args, caller);
-        let report = self.stopped_turn(caller, stop, run).await?;
+        let run = |caller| self.calls.client.project_tool(self.name, args, caller);
+        let report = self.calls.stopped_turn(caller, stop, run).await?;
         Ok((report, stopped))
     }
 
-    /// Sends a script's events until its call has ended.
-    async fn send_events(
-        &self,
+    /// Sends a script's events to the client, and answers to its `input`, until its call has ended. Puts questions to
+    /// the user if `may_ask`.
+    async fn send_events<'a>(
+        &'a self,
         mut events: mpsc::Receiver<ScriptEvent>,
-        event_context: EventContext<'_>,
-        context: &Context,
+        launch: &ScriptLaunch,
+        may_ask: bool,
+        input: &'a mpsc::Sender<Vec<u8>>,
     ) {
-        let EventContext { of, launch, token, asks, input } = event_context;
-        let mut asked: Option<Answer<'_>> = None;
-        let mut downloads: VecDeque<Answer<'_>> = VecDeque::new();
+        let context = self.context;
+        let mut question: Option<Answer<'a>> = None;
+        let mut downloads: VecDeque<Answer<'a>> = VecDeque::new();
         loop {
             let event = tokio::select! {
                 event = events.recv() => event,
-                answer = first(asked.as_mut()) => {
-                    asked = None;
+                answer = first(question.as_mut()) => {
+                    question = None;
                     send(input, answer);
                     continue;
                 }
@@ -213,44 +223,30 @@ impl Server {
                 Some(ScriptEvent::Log(_) | ScriptEvent::Progress { .. })
                     if tasks::is_answered(context) => {}
                 Some(ScriptEvent::Log(message)) => {
-                    let project = self.0.project.as_ref().map(|project| project.last());
-                    let usual = project.map_or("info", |project| project.settings.log_level);
-                    self.0.logs.send_script(context, message, usual).await;
+                    self.calls.logs.send_script(context, message, self.log_level).await;
                 }
                 Some(ScriptEvent::Progress { progress, total, message }) => {
-                    let Some(token) = token.clone() else { continue };
+                    let Some(token) = context.meta.get_progress_token() else { continue };
                     let mut note = ProgressNotificationParam::new(token, progress);
                     (note.total, note.message) = (total, message);
                     note.message.iter_mut().for_each(harmless::text);
                     context.notify_progress(note).await;
                 }
                 // One question at a time: the script waits for its answer.
-                Some(ScriptEvent::Question(fields)) if asks && asked.is_none() => {
-                    asked = Some(Box::pin(answer_line(context.clone(), fields)));
+                Some(ScriptEvent::Question(fields)) if may_ask && question.is_none() => {
+                    question = Some(Box::pin(answer_line(context.clone(), fields)));
                 }
                 Some(ScriptEvent::Question(_)) => {}
                 // Further ones wait for the first.
                 Some(ScriptEvent::Download(fields)) => {
-                    let download = self.download(of, launch, fields, input, context);
-                    if downloads.len() < DOWNLOADS {
+                    let download = self.download(launch, fields, input);
+                    if downloads.len() < MAX_DOWNLOADS {
                         downloads.extend(download);
                     }
                 }
             }
         }
     }
-}
-
-/// Context in which events of a running script are sent.
-struct EventContext<'c> {
-    /// Name of the call in rules.
-    of: &'c str,
-    launch: &'c ScriptLaunch,
-    token: Option<ProgressToken>,
-    /// True if the client can put a question to the user.
-    asks: bool,
-    /// Input of the script.
-    input: &'c mpsc::Sender<Vec<u8>>,
 }
 
 /// An answer to a script that is being made.
@@ -286,7 +282,7 @@ fn token_text(token: &ProgressToken) -> String {
 /// a task from 2026-07-28 on. A running script cannot be called again with the answer.
 fn can_ask(context: &Context) -> bool {
     let knows_questions = context.client_capabilities().is_some_and(|it| it.elicitation.is_some());
-    knows_questions && (!tasks::is_modern(context) || Lasting::of(context).is_some())
+    knows_questions && (!tasks::is_modern(context) || TaskCandidate::of(context).is_some())
 }
 
 /// Puts a script's question to the user. Returns the content of the response file.
@@ -295,11 +291,11 @@ async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     let cancelled = json!({ "action": "cancel", "content": null });
     let Some(mut params) = question(&context, fields) else { return declined };
     harmless::value(&mut params);
-    if let Some(lasting) = Lasting::of(&context) {
+    if let Some(candidate) = TaskCandidate::of(&context) {
         let question = json!({ "method": QUESTION, "params": params });
         // rmcp knows fewer schemas than clients do, so this one is sent as it is.
         let Ok(question) = serde_json::from_value(question) else { return declined };
-        let answer = lasting.ask(question).await.map(serde_json::from_value::<ElicitResult>);
+        let answer = candidate.ask(question).await.map(serde_json::from_value::<ElicitResult>);
         return answer.and_then(Result::ok).map_or(cancelled, |answer| answered(&answer));
     }
     // Sent as the script wrote it, for the same reason.
@@ -332,7 +328,7 @@ fn question(context: &Context, mut fields: Map<String, Value>) -> Option<Value> 
         "url" if known.url.is_some() => {
             let url =
                 fields.remove("url").filter(|url| url.as_str().is_some_and(is_web_address))?;
-            let id = super::mark();
+            let id = random_mark();
             Some(json!({ "mode": mode, "message": message, "url": url, "elicitationId": id }))
         }
         _ => None,
@@ -345,4 +341,36 @@ fn is_web_address(url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else { return false };
     let is_web = ["https", "http"].iter().any(|web| scheme.eq_ignore_ascii_case(web));
     is_web && !rest.is_empty() && rest.chars().all(|c| c.is_ascii_graphic())
+}
+
+/// Makes a random word that separates a script's output from the report of its end.
+pub(super) fn random_mark() -> String {
+    let half = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", half(), half())
+}
+
+/// Returns how a script ended.
+pub(super) fn script_end(outcome: &Outcome) -> ScriptEnd {
+    match outcome {
+        Outcome::Exited { code: 0 } => ScriptEnd::Exited,
+        // Only the runner's exit code: that of the script is in the report.
+        Outcome::Exited { code } => ScriptEnd::Stopped(format!(
+            "Tool has ended, and its output was not sent whole (code {code})"
+        )),
+        Outcome::Timeout => ScriptEnd::TimedOut,
+        Outcome::Cancelled => ScriptEnd::Cancelled,
+        Outcome::Signaled { signal } => {
+            ScriptEnd::Stopped(format!("Tool was ended by signal {signal}"))
+        }
+        Outcome::Limit(kind) => {
+            ScriptEnd::Stopped(format!("Tool reached its {} limit", kind.name()))
+        }
+        Outcome::Failed(failure) => ScriptEnd::Stopped(failure.to_string()),
+    }
+}
+
+/// Converts the error of a script to one of the protocol.
+pub(super) fn error_data(error: ScriptError) -> ErrorData {
+    let code = i32::try_from(error.code).unwrap_or(ErrorCode::INTERNAL_ERROR.0);
+    ErrorData::new(ErrorCode(code), error.message, error.data)
 }

@@ -3,16 +3,16 @@
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
-use super::reply;
 use super::sessions;
+use crate::reply;
 use model::outcome::Outcome;
 use service::report::{Detail, InputTaken, JobAnswer, JobOutput, JobState, JobSummary, time_text};
 
-/// Jobs in one list, at most.
-pub const LISTED: usize = 50;
+/// Maximum jobs in one list.
+const MAX_LISTED: usize = 50;
 
 /// Makes the result of any of the tools.
-pub fn answer(answer: &JobAnswer, detail: Detail) -> CallToolResult {
+pub(crate) fn answer(answer: &JobAnswer, detail: Detail) -> CallToolResult {
     match answer {
         JobAnswer::One(looked) => one(looked, detail),
         JobAnswer::List(jobs) => list(jobs),
@@ -37,9 +37,9 @@ fn one(looked: &JobOutput, detail: Detail) -> CallToolResult {
 }
 
 fn list(jobs: &[JobSummary]) -> CallToolResult {
-    let shown = jobs.iter().take(LISTED);
+    let shown = jobs.iter().take(MAX_LISTED);
     let mut text: String = shown.clone().map(line).collect();
-    let left_out = jobs.len().saturating_sub(LISTED);
+    let left_out = jobs.len().saturating_sub(MAX_LISTED);
     if jobs.is_empty() {
         text.push_str("no jobs");
     } else if left_out > 0 {

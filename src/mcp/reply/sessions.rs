@@ -2,11 +2,11 @@
 
 use rmcp::model::CallToolResult;
 
-use super::reply;
+use crate::reply;
 use service::report::{Detail, RunningReport, SessionAction, session_fields, time_text};
 
 /// Makes the result of a command that continues.
-pub fn running(job: &RunningReport, detail: Detail) -> CallToolResult {
+pub(crate) fn running(job: &RunningReport, detail: Detail) -> CallToolResult {
     let id = &job.session.output_id;
     let mut text = String::new();
     reply::push_streams(&mut text, &job.stdout, &job.stderr);
@@ -23,7 +23,7 @@ pub fn running(job: &RunningReport, detail: Detail) -> CallToolResult {
 }
 
 /// Makes the result of a call that has no command.
-pub fn done(session: &str, what: SessionAction) -> CallToolResult {
+pub(crate) fn done(session: &str, what: SessionAction) -> CallToolResult {
     let text = format!("[{}]", what.note(session));
     let mut result = reply::result(text, false);
     result.structured_content = Some(session_fields(session, what));
