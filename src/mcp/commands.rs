@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Tool, ToolAnnotations, object};
+use rmcp::model::{CallToolResult, JsonObject, Tool, ToolAnnotations, object};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -95,15 +95,11 @@ fn words(tool: &str, one: &Positional, value: Value) -> Result<Vec<String>, BadA
         message: format!("{tool}: `{}`: expected {expected}", one.name),
         hint: None,
     };
-    match value {
-        Value::String(word) => Ok(vec![word]),
-        Value::Array(words) if one.max > 1 => {
-            words.into_iter().map(|word| word.as_str().map(str::to_owned).ok_or_else(bad)).collect()
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            Err(bad())
-        }
+    if let Some(word) = value.as_str() {
+        return Ok(vec![word.to_owned()]);
     }
+    let words = value.as_array().filter(|_| one.max > 1).ok_or_else(bad)?;
+    words.iter().map(|word| word.as_str().map(str::to_owned).ok_or_else(bad)).collect()
 }
 
 /// Makes the result of arguments that the tool does not have.
@@ -131,13 +127,9 @@ pub fn reply(done: &DeclaredResult) -> CallToolResult {
         }
         text.push_str(&part);
     }
-    let content = vec![ContentBlock::text(text)];
-    let mut result = match done.is_error() {
-        true => CallToolResult::error(content),
-        false => CallToolResult::success(content),
-    };
+    let mut result = reply::result(text, done.is_error());
     result.structured_content = serde_json::to_value(done).ok();
-    result.meta = Some(reply::meta(done.receipt.as_ref(), None)).filter(|meta| !meta.0.is_empty());
+    result.meta = reply::meta_if_any(done.receipt.as_ref(), None);
     result
 }
 
@@ -223,40 +215,39 @@ fn extra_args(command: &DeclaredCommand) -> Value {
 fn flag(flag: &Flag) -> String {
     match &flag.takes {
         Takes::Nothing => flag.name.clone(),
-        Takes::Next(takes) => format!("{} {}", flag.name, kind(takes)),
-        Takes::Equals(takes) => format!("{}={}", flag.name, kind(takes)),
+        Takes::Next(takes) => format!("{} {}", flag.name, word_form(takes).0),
+        Takes::Equals(takes) => format!("{}={}", flag.name, word_form(takes).0),
     }
 }
 
-fn kind(takes: &Type) -> String {
-    match &takes.kind {
-        WordType::Text => "TEXT".to_owned(),
-        WordType::Int(range) => format!("{}..{}", range.start(), range.end()),
-        WordType::Decimal(range) => format!("{}..{} (decimal)", range.start(), range.end()),
-        WordType::Path => "PATH".to_owned(),
-        WordType::Host => "HOST".to_owned(),
-        WordType::Cidr => "NETWORK".to_owned(),
-        WordType::Target => "TARGET".to_owned(),
-        WordType::Ports => "PORTS".to_owned(),
-        WordType::Url => "URL".to_owned(),
-        WordType::Choice(values) => values.join("|"),
-    }
+/// Describes the form of a word: as the value of a flag, and behind the purpose of a field.
+fn word_form(takes: &Type) -> (String, String) {
+    let (value, form) = match &takes.kind {
+        WordType::Text => ("TEXT", ""),
+        WordType::Int(range) => {
+            let first = range.start();
+            let last = range.end();
+            return (format!("{first}..{last}"), format!(" ({first} to {last})"));
+        }
+        WordType::Decimal(range) => {
+            let first = range.start();
+            let last = range.end();
+            let form = format!(" ({first} to {last}, decimals taken)");
+            return (format!("{first}..{last} (decimal)"), form);
+        }
+        WordType::Path => ("PATH", " (inside /workspace)"),
+        WordType::Host => ("HOST", " (a host name or an address)"),
+        WordType::Cidr => ("NETWORK", " (such as 10.0.0.0/8)"),
+        WordType::Target => ("TARGET", " (a host name, an address or a network)"),
+        WordType::Ports => ("PORTS", " (such as 22,80-90)"),
+        WordType::Url => ("URL", " (http or https)"),
+        WordType::Choice(values) => return (values.join("|"), String::new()),
+    };
+    (value.to_owned(), form.to_owned())
 }
 
 fn positional(one: &Positional) -> Value {
-    let form = match &one.takes.kind {
-        WordType::Text | WordType::Choice(_) => String::new(),
-        WordType::Int(range) => format!(" ({} to {})", range.start(), range.end()),
-        WordType::Decimal(range) => {
-            format!(" ({} to {}, decimals taken)", range.start(), range.end())
-        }
-        WordType::Path => " (inside /workspace)".to_owned(),
-        WordType::Host => " (a host name or an address)".to_owned(),
-        WordType::Cidr => " (such as 10.0.0.0/8)".to_owned(),
-        WordType::Target => " (a host name, an address or a network)".to_owned(),
-        WordType::Ports => " (such as 22,80-90)".to_owned(),
-        WordType::Url => " (http or https)".to_owned(),
-    };
+    let (_, form) = word_form(&one.takes);
     let mut word = json!({ "type": "string", "minLength": 1, "maxLength": one.takes.max_bytes });
     if let (WordType::Choice(values), Some(map)) = (&one.takes.kind, word.as_object_mut()) {
         map.insert("enum".to_owned(), json!(values));

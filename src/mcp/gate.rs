@@ -18,18 +18,18 @@ use crate::server::Offer;
 use projects::{ProjectSettings, RemoteToken};
 
 /// Methods that reveal the server's name, and nothing of its project.
-const OPEN: [&str; 2] = [InitializeResultMethod::VALUE, PingRequestMethod::VALUE];
+const OPEN_METHODS: [&str; 2] = [InitializeResultMethod::VALUE, PingRequestMethod::VALUE];
 /// Time for which a failure counts.
-const WITHIN: Duration = Duration::from_secs(60);
+const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// Delay of the answer to a further wrong secret.
-const PAUSE: Duration = Duration::from_secs(1);
+const THROTTLE_DELAY: Duration = Duration::from_secs(1);
 
 /// The secret that requests must carry, and the failures of those that did not.
 #[derive(Debug)]
 pub struct RemoteSecret {
     token: RemoteToken,
-    /// Failures within [`WITHIN`] after which each answer waits.
-    most: usize,
+    /// Failures within [`FAILURE_WINDOW`] after which each answer is delayed.
+    max_failures: usize,
     failures: Mutex<VecDeque<Instant>>,
 }
 
@@ -42,15 +42,15 @@ impl RemoteSecret {
 
     fn in_settings(settings: &ProjectSettings) -> Option<Self> {
         let token = settings.token.clone()?;
-        let most = settings.token_failures;
-        Some(Self { token, most, failures: Mutex::default() })
+        let max_failures = settings.token_failures;
+        Some(Self { token, max_failures, failures: Mutex::default() })
     }
 
     /// Returns the answer to a message that lacks the secret.
     pub async fn refusal(&self, message: &Value) -> Option<Value> {
         // Answers of the client have no method, and notifications have other methods.
         let method = message.get("method")?.as_str().unwrap_or_default();
-        if OPEN.contains(&method) || method.starts_with("notifications/") {
+        if OPEN_METHODS.contains(&method) || method.starts_with("notifications/") {
             return None;
         }
         let meta = message.pointer("/params/_meta").and_then(Value::as_object);
@@ -72,7 +72,7 @@ impl RemoteSecret {
         match self.count_failure() {
             false => tracing::warn!("a request without the remote token was refused"),
             true => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(THROTTLE_DELAY).await;
                 message = "Remote token missing or invalid (throttled)";
             }
         }
@@ -83,10 +83,10 @@ impl RemoteSecret {
     fn count_failure(&self) -> bool {
         let now = Instant::now();
         let mut failures = self.failures.lock().unwrap_or_else(|broken| broken.into_inner());
-        while failures.front().is_some_and(|first| now.duration_since(*first) > WITHIN) {
+        while failures.front().is_some_and(|first| now.duration_since(*first) > FAILURE_WINDOW) {
             failures.pop_front();
         }
-        let is_throttled = failures.len() >= self.most;
+        let is_throttled = failures.len() >= self.max_failures;
         if !is_throttled {
             failures.push_back(now);
         }
@@ -96,14 +96,14 @@ impl RemoteSecret {
 
 /// A service, and the secret that its requests must carry.
 #[derive(Debug)]
-pub(crate) struct Gate<S> {
+pub(crate) struct SecretGate<S> {
     inner: S,
     secret: Option<RemoteSecret>,
     /// True before the server of a project.
     is_project: bool,
 }
 
-impl<S> Gate<S> {
+impl<S> SecretGate<S> {
     /// Puts a gate before `inner`; without a secret everything passes.
     pub(crate) fn new(inner: S, settings: Option<&ProjectSettings>) -> Self {
         let secret = settings.and_then(RemoteSecret::in_settings);
@@ -117,7 +117,7 @@ impl<S> Gate<S> {
     }
 }
 
-impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
+impl<S: Service<RoleServer>> Service<RoleServer> for SecretGate<S> {
     async fn handle_request(
         &self,
         request: ClientRequest,
@@ -130,9 +130,9 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Gate<S> {
         }
         let mut subscribed = None;
         if self.is_project
-            && let ClientRequest::SubscribeRequest(asked) = &request
+            && let ClientRequest::SubscribeRequest(subscription) = &request
         {
-            subscribed = Some(asked.params.uri.clone());
+            subscribed = Some(subscription.params.uri.clone());
         }
         let result = self.inner.handle_request(request, context).await?;
         // The framework ends a subscription by an id, which is the address.

@@ -23,11 +23,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::message::Gate;
-use bounds::Hold;
+use super::message::OpeningGate;
+use bounds::RequestHold;
 pub use bounds::{SharedBounds, UntilAnswered};
 use lifecycle::Lifecycle;
-use reading::Reading;
+use reading::LineReader;
 
 /// Length of the longest line that is read, in bytes (16 MiB).
 pub const LINE_BYTES: usize = 16 << 20;
@@ -82,7 +82,7 @@ impl Ends {
 }
 
 /// Ids of requests that have no answer yet, with what each holds until then.
-type Open = Arc<watch::Sender<HashMap<RequestId, Hold>>>;
+type Open = Arc<watch::Sender<HashMap<RequestId, RequestHold>>>;
 
 /// One line of output, with the sender that waits until it is written.
 struct Outgoing {
@@ -158,13 +158,13 @@ impl Lines {
         let (outgoing, to_write) = mpsc::channel(64);
         let open = Open::default();
         let batches = Arc::new(AtomicBool::new(dialect.has_batches));
-        let reading = Reading {
+        let reading = LineReader {
             to_service,
             outgoing: outgoing.clone(),
             open: Arc::clone(&open),
             batches: Arc::clone(&batches),
-            gate: Gate::default(),
-            taken_back: HashSet::new(),
+            gate: OpeningGate::default(),
+            cancelled: HashSet::new(),
             shared,
             held: None,
             lifecycle: Lifecycle::of(dialect.keeps_order),

@@ -40,7 +40,7 @@ struct Window {
 impl Window {
     /// Reserves one more message and returns how many were dropped since the last one that was
     /// sent.
-    fn place(slot: &mut Option<Self>, now: Instant) -> Option<u32> {
+    fn reserve(slot: &mut Option<Self>, now: Instant) -> Option<u32> {
         let window = slot.get_or_insert(Self { since: now, sent: 0, left_out: 0 });
         if now.saturating_duration_since(window.since) >= WINDOW {
             *window = Self { since: now, sent: 0, ..*window };
@@ -62,7 +62,7 @@ impl Logs {
 
     /// Returns true if output, which has level `info`, passes: by the request's own level if it has
     /// one, else by the level that was set.
-    fn hear_output(&self, of_request: Option<LoggingLevel>) -> bool {
+    fn receives_output(&self, of_request: Option<LoggingLevel>) -> bool {
         let lowest = of_request.or(self.level());
         lowest.is_some_and(|lowest| rank(lowest) <= rank(LoggingLevel::Info))
     }
@@ -71,20 +71,26 @@ impl Logs {
         *self.level.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place among the messages that the client receives, as [`Window::place`] does.
-    fn place(&self) -> Option<u32> {
+    /// Reserves one of the messages that the client receives, as [`Window::reserve`] does.
+    fn reserve(&self) -> Option<u32> {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        Window::place(&mut window, Instant::now())
+        Window::reserve(&mut window, Instant::now())
     }
 
     /// Sends a message of a script, if the client receives its level and has room for it.
-    pub(crate) async fn send_script(&self, context: &Context, message: ScriptMessage, usual: &str) {
+    pub(crate) async fn send_script(
+        &self,
+        context: &Context,
+        message: ScriptMessage,
+        default_level: &str,
+    ) {
         // From MCP 2026-07-28 on a client asks for messages in each request, or gets no messages.
-        let usual = (!tasks::is_modern(context)).then(|| serde_json::from_value(usual.into()).ok());
-        let lowest = context.meta.log_level().or(self.level()).or(usual.flatten());
+        let default_level =
+            (!tasks::is_modern(context)).then(|| serde_json::from_value(default_level.into()).ok());
+        let lowest = context.meta.log_level().or(self.level()).or(default_level.flatten());
         let Some(lowest) = lowest else { return };
         let Ok(level) = serde_json::from_value::<LoggingLevel>(message.level) else { return };
-        if rank(level) < rank(lowest) || self.place().is_none() {
+        if rank(level) < rank(lowest) || self.reserve().is_none() {
             return;
         }
         let mut note = LoggingMessageNotificationParam::new(level, message.data);
@@ -101,7 +107,7 @@ impl Logs {
         logger: &'static str,
     ) -> Option<CallLog<'_>> {
         let request = serde_json::to_value(&context.id).unwrap_or_default();
-        let listens = self.hear_output(context.meta.log_level());
+        let listens = self.receives_output(context.meta.log_level());
         listens.then_some(CallLog { logs: self, logger, request })
     }
 }
@@ -132,7 +138,7 @@ pub struct CallLog<'s> {
 impl CallLog<'_> {
     /// Sends output, or counts it once the client's limit is reached.
     pub(crate) async fn send(&self, context: &Context, what: &'static str, text: &str) {
-        let Some(left_out) = self.logs.place() else { return };
+        let Some(left_out) = self.logs.reserve() else { return };
         let mut fields = Map::new();
         fields.insert("request".to_owned(), self.request.clone());
         fields.insert(what.to_owned(), Value::from(text));
@@ -153,24 +159,24 @@ mod tests {
         let mut window = None;
         let start = Instant::now();
         for _ in 0..MAX_IN_WINDOW {
-            assert_eq!(Window::place(&mut window, start), Some(0));
+            assert_eq!(Window::reserve(&mut window, start), Some(0));
         }
         for _ in 0..3 {
-            assert_eq!(Window::place(&mut window, start + WINDOW / 2), None);
+            assert_eq!(Window::reserve(&mut window, start + WINDOW / 2), None);
         }
-        assert_eq!(Window::place(&mut window, start + WINDOW), Some(3));
-        assert_eq!(Window::place(&mut window, start + WINDOW), Some(0));
+        assert_eq!(Window::reserve(&mut window, start + WINDOW), Some(3));
+        assert_eq!(Window::reserve(&mut window, start + WINDOW), Some(0));
     }
 
     #[test]
-    fn output_is_heard_from_the_level_info_on_and_a_request_may_say_otherwise() {
+    fn output_is_sent_from_the_level_info_on_unless_a_request_says_otherwise() {
         let logs = Logs::default();
-        assert!(!logs.hear_output(None));
-        assert!(logs.hear_output(Some(LoggingLevel::Debug)));
+        assert!(!logs.receives_output(None));
+        assert!(logs.receives_output(Some(LoggingLevel::Debug)));
         logs.set(LoggingLevel::Info);
-        assert!(logs.hear_output(None));
-        assert!(!logs.hear_output(Some(LoggingLevel::Notice)));
+        assert!(logs.receives_output(None));
+        assert!(!logs.receives_output(Some(LoggingLevel::Notice)));
         logs.set(LoggingLevel::Warning);
-        assert!(!logs.hear_output(None));
+        assert!(!logs.receives_output(None));
     }
 }

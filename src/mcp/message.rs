@@ -17,7 +17,7 @@ const INVALID_REQUEST: i32 = -32600;
 
 /// Kind of an input line.
 #[derive(Debug)]
-pub enum Judged {
+pub enum ParsedLine {
     /// Blank, or a notification that makes no sense: JSON-RPC answers neither.
     Nothing,
     Message(Box<RxJsonRpcMessage<RoleServer>>),
@@ -71,23 +71,23 @@ impl Fault {
 }
 
 /// Parses one line, without its newline.
-pub fn judge(line: &[u8]) -> Judged {
+pub fn parse_line(line: &[u8]) -> ParsedLine {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
-        return Judged::Nothing;
+        return ParsedLine::Nothing;
     }
     let text = match std::str::from_utf8(line) {
         Ok(text) => text,
         Err(error) => {
             let at = error.valid_up_to();
-            return Judged::Fault(Fault::parse(format!("not UTF-8 at byte {at} of the line")));
+            return ParsedLine::Fault(Fault::parse(format!("not UTF-8 at byte {at} of the line")));
         }
     };
     match tool_call(text).map_or_else(|| serde_json::from_str(text), Ok) {
-        Ok(message) => Judged::Message(Box::new(with_moved(message, text))),
+        Ok(message) => ParsedLine::Message(Box::new(with_moved_members(message, text))),
         Err(_) => match serde_json::from_str(text) {
-            Ok(value) => judge_value(value),
-            Err(error) => Judged::Fault(Fault::parse(format!("not JSON: {error}"))),
+            Ok(value) => classify(value),
+            Err(error) => ParsedLine::Fault(Fault::parse(format!("not JSON: {error}"))),
         },
     }
 }
@@ -102,7 +102,7 @@ struct MovedMembers {
 }
 
 /// Puts members that rmcp drops into the `_meta` of a request, behind `mcpbash/`.
-fn with_moved(
+fn with_moved_members(
     mut message: RxJsonRpcMessage<RoleServer>,
     text: &str,
 ) -> RxJsonRpcMessage<RoleServer> {
@@ -118,10 +118,10 @@ fn with_moved(
             | ClientRequest::ListResourcesRequest(_)
             | ClientRequest::ListResourceTemplatesRequest(_)
     );
-    let is_asked = (is_call && has("\"timeoutSecs\""))
+    let has_any = (is_call && has("\"timeoutSecs\""))
         || (is_completion && has("\"cursor\""))
         || ((is_completion || is_list) && has("\"limit\""));
-    let members = is_asked.then(|| serde_json::from_str::<MovedParameters>(text).ok()).flatten();
+    let members = has_any.then(|| serde_json::from_str::<MovedParameters>(text).ok()).flatten();
     let Some(MovedParameters { params }) = members else { return message };
     // A list has a cursor of the protocol's own.
     let cursor = params.cursor.filter(|_| is_completion);
@@ -145,7 +145,7 @@ struct MovedParameters {
 /// Exactly the fields of a request: a line with a `result` in addition is not a message.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RequestAlone {
+struct StrictRequest {
     #[serde(rename = "jsonrpc")]
     _jsonrpc: IgnoredAny,
     #[serde(rename = "id")]
@@ -162,7 +162,7 @@ fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
     if !text.contains("\"tools/call\"") {
         return None;
     }
-    serde_json::from_str::<RequestAlone>(text).ok()?;
+    serde_json::from_str::<StrictRequest>(text).ok()?;
     let JsonRpcRequest { jsonrpc, id, request } =
         serde_json::from_str::<JsonRpcRequest<CallToolRequest>>(text).ok()?;
     let request = ClientRequest::CallToolRequest(request);
@@ -170,30 +170,32 @@ fn tool_call(text: &str) -> Option<RxJsonRpcMessage<RoleServer>> {
 }
 
 /// Parses one part of a batch.
-pub(crate) fn judge_part(part: Value) -> Judged {
+pub(crate) fn parse_batch_part(part: Value) -> ParsedLine {
     match RxJsonRpcMessage::<RoleServer>::deserialize(&part) {
-        Ok(message) => Judged::Message(Box::new(message)),
-        Err(_) => match judge_value(part) {
-            Judged::Batch(_) => Judged::Fault(Fault::request("a batch within a batch")),
-            judged @ (Judged::Nothing | Judged::Message(_) | Judged::Fault(_)) => judged,
+        Ok(message) => ParsedLine::Message(Box::new(message)),
+        Err(_) => match classify(part) {
+            ParsedLine::Batch(_) => ParsedLine::Fault(Fault::request("a batch within a batch")),
+            parsed @ (ParsedLine::Nothing | ParsedLine::Message(_) | ParsedLine::Fault(_)) => {
+                parsed
+            }
         },
     }
 }
 
 /// Classifies JSON that is no message of the protocol.
-fn judge_value(value: Value) -> Judged {
+fn classify(value: Value) -> ParsedLine {
     let fields = match value {
         Value::Array(parts) if parts.is_empty() => {
-            return Judged::Fault(Fault::request("an empty batch"));
+            return ParsedLine::Fault(Fault::request("an empty batch"));
         }
-        Value::Array(parts) => return Judged::Batch(parts),
+        Value::Array(parts) => return ParsedLine::Batch(parts),
         Value::Object(fields) => fields,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            return Judged::Fault(Fault::request("a message is a JSON object"));
+            return ParsedLine::Fault(Fault::request("a message is a JSON object"));
         }
     };
     let id = match fields.get("id") {
-        None if fields.contains_key("method") => return Judged::Nothing,
+        None if fields.contains_key("method") => return ParsedLine::Nothing,
         None => None,
         Some(Value::String(id)) => Some(NumberOrString::String(id.as_str().into())),
         Some(Value::Number(id)) => id.as_i64().map(NumberOrString::Number),
@@ -208,7 +210,7 @@ fn judge_value(value: Value) -> Judged {
     } else {
         "`params` do not fit the method".to_owned()
     };
-    Judged::Fault(Fault { id, code: INVALID_REQUEST, message })
+    ParsedLine::Fault(Fault { id, code: INVALID_REQUEST, message })
 }
 
 /// Returns the id of the request that a message cancels.
@@ -223,11 +225,11 @@ pub(crate) fn cancelled_id(message: &RxJsonRpcMessage<RoleServer>) -> Option<Req
 /// Holds back messages for which rmcp would end the connection: before a session is open it accepts
 /// requests only, and anything else is an error that stops the server.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct OpeningGate {
     open: bool,
 }
 
-impl Gate {
+impl OpeningGate {
     /// Returns true if the message may pass. Requests always may.
     pub(crate) fn admits(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> bool {
         let JsonRpcMessage::Request(request) = message else {
@@ -258,17 +260,17 @@ pub(crate) fn opens(request: &ClientRequest) -> bool {
 
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "a missing field compares as null")]
-#[expect(clippy::panic, reason = "an unexpected judgement is a failed test")]
+#[expect(clippy::panic, reason = "an unexpected parse is a failed test")]
 mod tests {
     use super::*;
 
     fn fault(line: &[u8]) -> Value {
-        match judge(line) {
-            Judged::Fault(fault) => match serde_json::from_slice(&fault.to_line()) {
+        match parse_line(line) {
+            ParsedLine::Fault(fault) => match serde_json::from_slice(&fault.to_line()) {
                 Ok(answer) => answer,
                 Err(error) => panic!("{error}"),
             },
-            other @ (Judged::Nothing | Judged::Message(_) | Judged::Batch(_)) => {
+            other @ (ParsedLine::Nothing | ParsedLine::Message(_) | ParsedLine::Batch(_)) => {
                 panic!("{other:?}")
             }
         }
@@ -318,9 +320,9 @@ mod tests {
 
     #[test]
     fn blank_lines_get_nothing_and_a_byte_order_mark_is_passed_over() {
-        assert!(matches!(judge(b" \t\r"), Judged::Nothing));
+        assert!(matches!(parse_line(b" \t\r"), ParsedLine::Nothing));
         let line = b"\xEF\xBB\xBF{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r";
-        assert!(matches!(judge(line), Judged::Message(_)));
+        assert!(matches!(parse_line(line), ParsedLine::Message(_)));
     }
 
     #[test]
@@ -360,7 +362,9 @@ mod tests {
     #[test]
     fn members_that_only_script_projects_have_are_in_the_meta_of_a_request() {
         let meta = |line: &str| {
-            let Judged::Message(message) = judge(line.as_bytes()) else { return Value::Null };
+            let ParsedLine::Message(message) = parse_line(line.as_bytes()) else {
+                return Value::Null;
+            };
             let JsonRpcMessage::Request(request) = *message else { return Value::Null };
             json!(request.request.get_meta())
         };

@@ -1,7 +1,6 @@
 //! Tool results: output and a status line for a model, and the fields of the report for a program.
 
 pub mod calculations;
-mod calculator;
 pub(crate) mod exec;
 pub(crate) mod files;
 pub(crate) mod jobs;
@@ -11,7 +10,6 @@ use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::{Map, Value};
 
 use crate::harmless;
-pub(crate) use calculator::{calculated, precision_set, scripted};
 use model::outcome::Outcome;
 use model::receipt::Receipt;
 use service::refused::{Refused, RefusedKind};
@@ -61,19 +59,11 @@ pub(super) fn status(report: &CommandReport) -> String {
     } else {
         "output above is what it had printed"
     };
-    let mut end = match (&report.ended.outcome, report.error()) {
-        (Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled, Some(error)) => {
-            format!("{error}; {printed}")
-        }
-        (
-            Outcome::Exited { .. }
-            | Outcome::Signaled { .. }
-            | Outcome::Failed(_)
-            | Outcome::Timeout
-            | Outcome::Limit(_)
-            | Outcome::Cancelled,
-            _,
-        ) => report.end(),
+    let is_cut_short =
+        matches!(report.ended.outcome, Outcome::Timeout | Outcome::Limit(_) | Outcome::Cancelled);
+    let mut end = match report.error().filter(|_| is_cut_short) {
+        Some(error) => format!("{error}; {printed}"),
+        None => report.end(),
     };
     if let Some(hint) = report.hint() {
         end.push_str(&format!("; hint: {hint}"));
@@ -92,8 +82,8 @@ pub(super) fn status(report: &CommandReport) -> String {
     if let Some(session) = &report.session {
         session.notes(&report.ended.outcome).iter().for_each(|note| push_note(&mut line, note));
     }
-    if let Some(place) = &report.absent_program {
-        push_note(&mut line, place);
+    if let Some(note) = &report.absent_program {
+        push_note(&mut line, note);
     }
     for denial in &report.denials {
         line.push('\n');
@@ -136,13 +126,9 @@ fn push_stream(text: &mut String, stream: &str) {
 
 /// Makes the result of a call without a report: an error with a hint, as text and as fields.
 pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
-    let mut text = match refused.kind {
-        RefusedKind::Denied => format!("[{}]", refused.message),
-        RefusedKind::Arguments
-        | RefusedKind::Cancelled
-        | RefusedKind::Absent
-        | RefusedKind::Failed => refused.message.clone(),
-    };
+    let is_denied = refused.kind == RefusedKind::Denied;
+    let message = &refused.message;
+    let mut text = if is_denied { format!("[{message}]") } else { message.clone() };
     if let Some(hint) = &refused.hint {
         text.push_str("\nhint: ");
         text.push_str(hint);
@@ -152,27 +138,30 @@ pub fn refused(refused: &Refused, tool: &str) -> CallToolResult {
         "bash" => refused.command_fields(),
         _ => refused.fields(),
     });
-    result.meta = Some(meta(refused.receipt.as_deref(), None)).filter(|meta| !meta.0.is_empty());
+    result.meta = meta_if_any(refused.receipt.as_deref(), None);
     result
 }
 
 /// Makes the result of `sandbox_rules`.
-pub fn rules(rules: &Rules) -> CallToolResult {
-    let mut result = result(rules.text(), false);
-    result.structured_content = Some(to_value(rules));
-    result
+pub(crate) fn rules(rules: &Rules) -> CallToolResult {
+    with_fields(rules.text(), to_value(rules))
 }
 
 /// Makes the result of a call that is answered by fields: the text has the same.
 pub(crate) fn of_fields(fields: Value) -> CallToolResult {
-    let mut result = result(pretty(&fields), false);
+    with_fields(pretty(&fields), fields)
+}
+
+/// Makes the result of a call that succeeded, with a text for a model and fields for a program.
+pub(super) fn with_fields(text: String, fields: Value) -> CallToolResult {
+    let mut result = result(text, false);
     result.structured_content = Some(fields);
     result
 }
 
 /// Adds the fields that say why a command did not end by itself, and what else happened. The fields
 /// of the reference implementations have no place for either.
-pub(super) fn push_story(fields: &mut Map<String, Value>, report: &CommandReport) {
+pub(super) fn push_outcome(fields: &mut Map<String, Value>, report: &CommandReport) {
     fields.extend(report.error().map(|error| ("error".to_owned(), Value::from(error))));
     fields.extend(report.hint().map(|hint| ("hint".to_owned(), Value::from(hint))));
     if !report.denials.is_empty() {
@@ -194,6 +183,15 @@ pub fn result(text: String, error: bool) -> CallToolResult {
     if error { CallToolResult::error(content) } else { CallToolResult::success(content) }
 }
 
+/// Returns the `_meta` of a result; `None` if it would be empty.
+pub(super) fn meta_if_any(
+    receipt: Option<&Receipt>,
+    unrecorded: Option<&(u64, String)>,
+) -> Option<MetaObject> {
+    Some(meta(receipt, unrecorded)).filter(|meta| !meta.0.is_empty())
+}
+
+/// Returns the `_meta` of a result: its receipt, and the note that the audit log lacks lines.
 pub(super) fn meta(receipt: Option<&Receipt>, unrecorded: Option<&(u64, String)>) -> MetaObject {
     let mut meta = MetaObject::default();
     if let Some(receipt) = receipt {

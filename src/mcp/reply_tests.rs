@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::calculations::calculated;
 use super::*;
 use model::outcome::{DENIALS_COUNTED, Ended, Failure, LimitKind, Usage};
 use service::denied::DenialReport;

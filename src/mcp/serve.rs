@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
-use super::gate::Gate;
+use super::gate::SecretGate;
 use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
 use super::server::{Continuity, Server};
 pub use crate::server::Offer;
@@ -138,7 +138,7 @@ where
     };
     let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
     let tasks = server.tasks().cloned();
-    let running = match Gate::new(server, settings.as_ref()).serve(lines).await {
+    let running = match SecretGate::new(server, settings.as_ref()).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::projects::current::{CurrentProject, HeldFile, NotWatched};
+use crate::projects::current::{CurrentProject, FileWatch, NotWatched};
 use projects::WATCHED_FILES;
 
 /// Maximum watched files of one session, or of all streams of one client.
@@ -27,7 +27,7 @@ pub(crate) struct Subscriptions {
 /// A file, and the version of it that its client knows.
 #[derive(Debug)]
 pub(crate) struct WatchedFile {
-    held: HeldFile,
+    held: FileWatch,
     notified: u64,
     /// Counts the file for its session and for its client.
     _counted: [CountedFile; 2],
@@ -82,7 +82,7 @@ impl Subscriptions {
         let counted = |count, max| CountedFile::new(count, max).ok_or(NotWatched::TooMany);
         let counted =
             [counted(&self.count, MAX_FILES)?, counted(&self.of_client, MAX_CLIENT_FILES)?];
-        let (held, before) = project.hold(path, since).await?;
+        let (held, before) = project.watch_file(path, since).await?;
         let notified = if since.is_some() { before } else { held.version() };
         Ok(WatchedFile { notified, held, _counted: counted })
     }

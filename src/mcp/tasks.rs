@@ -1,4 +1,4 @@
-//! Tasks (`io.modelcontextprotocol/tasks`, SEP-2663): a long call is answered with a handle, by which its client asks
+//! Tasks (`io.modelcontextprotocol/tasks`, SEP-2663): a long call is answered with a handle, by which its client has_question
 //! for the result.
 //!
 //! A client that supports tasks never waits for longer than the operator's `sessions.yield`, and its model need not
@@ -48,9 +48,9 @@ impl Tasks {
     where
         F: Future<Output = Done> + Send + 'static,
     {
-        let place = if is_known(&context) { self.0.place() } else { None };
-        let Some(place) = place else { return alone(run(context)).await };
-        let candidate = place.candidate.clone();
+        let slot = if is_known(&context) { self.0.take_slot() } else { None };
+        let Some(slot) = slot else { return alone(run(context)).await };
+        let candidate = slot.candidate.clone();
         // The request ends with its answer, and the call runs on.
         let request = std::mem::replace(&mut context.ct, candidate.cancel.clone());
         context.extensions.insert(candidate.clone());
@@ -73,11 +73,11 @@ impl Tasks {
                     is_cancelled = true;
                     candidate.cancel.cancel();
                 }
-                () = candidate.has_asked(), if !is_cancelled => break,
+                () = candidate.question_asked(), if !is_cancelled => break,
                 () = &mut patience, if !is_cancelled => break,
             }
         }
-        let task = place.hand_over(work).ok_or_else(fault)?;
+        let task = slot.hand_over(work).ok_or_else(fault)?;
         Ok(CreateTaskResult::new(task).into())
     }
 

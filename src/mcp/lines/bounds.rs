@@ -10,9 +10,9 @@ use config::policy::Principal;
 use service::fair::{FairShare, Share};
 
 /// Unit in which memory for lines is given out.
-const PIECE: usize = 1 << 10;
+const MEMORY_UNIT: usize = 1 << 10;
 
-/// Thing that is kept while a request has no answer.
+/// Value that is kept while a request has no answer.
 pub type UntilAnswered = Box<dyn Any + Send + Sync>;
 
 /// Bounds of a connection that shares its server with other, untrusted ones.
@@ -30,9 +30,9 @@ impl fmt::Debug for SharedBounds {
 }
 
 impl SharedBounds {
-    /// Makes room of so many bytes for the lines of all connections; one connection has half of it at most.
+    /// Makes room of so many bytes for the lines of all connections; one connection has half of it at max_bytes.
     pub fn room(bytes: usize) -> Arc<FairShare> {
-        let room = FairShare::new(bytes / PIECE);
+        let room = FairShare::new(bytes / MEMORY_UNIT);
         // A placeholder, so that the first connection cannot take all of the room.
         room.know(&Principal::named("next"));
         room
@@ -47,9 +47,7 @@ impl SharedBounds {
     ) -> Self {
         Self { room, own, serving: Arc::new(serving) }
     }
-}
 
-impl SharedBounds {
     /// Has the connection count as serving until the result is dropped.
     pub(crate) fn serve(&self) -> UntilAnswered {
         (self.serving)()
@@ -58,12 +56,12 @@ impl SharedBounds {
 
 /// Things that a request holds until it is answered.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct RequestHold {
     _line: Option<Arc<Share>>,
     _serving: Option<UntilAnswered>,
 }
 
-impl Hold {
+impl RequestHold {
     pub(super) fn of(shared: Option<&SharedBounds>, line: Option<Arc<Share>>) -> Self {
         Self { _line: line, _serving: shared.map(SharedBounds::serve) }
     }
@@ -78,9 +76,9 @@ impl Hold {
 /// Reason why a line is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unread {
-    #[error("a line is at most {LINE_BYTES} bytes")]
+    #[error("a line is at max_bytes {LINE_BYTES} bytes")]
     Long,
-    #[error("a message has {MAX_VALUES} values of JSON at most")]
+    #[error("a message has {MAX_VALUES} values of JSON at max_bytes")]
     Values,
     #[error("too many large messages are being read or served: send it again later")]
     NoRoom,
@@ -88,28 +86,28 @@ pub(super) enum Unread {
 
 /// A line that is being read, within its bounds.
 #[derive(Debug)]
-pub(super) struct Growing {
+pub(super) struct PartialLine {
     pub(super) bytes: Vec<u8>,
-    most: usize,
+    max_bytes: usize,
     values: JsonValues,
     /// Its part of the memory for all lines, where that is bounded.
     room: Option<Share>,
 }
 
-impl Growing {
-    /// Begins a line of at most so many bytes.
-    pub(super) fn begin(most: usize, shared: Option<&SharedBounds>) -> Result<Self, Unread> {
+impl PartialLine {
+    /// Begins a line of at max_bytes so many bytes.
+    pub(super) fn begin(max_bytes: usize, shared: Option<&SharedBounds>) -> Result<Self, Unread> {
         let room = match shared {
             Some(SharedBounds { room, own, .. }) => Some(room.take(own, 0).ok_or(Unread::NoRoom)?),
             None => None,
         };
-        Ok(Self { bytes: Vec::new(), most, values: JsonValues::default(), room })
+        Ok(Self { bytes: Vec::new(), max_bytes, values: JsonValues::default(), room })
     }
 
     /// Takes the next piece of the line.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<(), Unread> {
         let length = self.bytes.len().saturating_add(piece.len());
-        if length > self.most {
+        if length > self.max_bytes {
             return Err(Unread::Long);
         }
         self.values.count(piece);
@@ -118,7 +116,7 @@ impl Growing {
         }
         if let Some(room) = &mut self.room {
             let held = length.saturating_add(self.values.bytes());
-            let more = held.div_ceil(PIECE).saturating_sub(room.places());
+            let more = held.div_ceil(MEMORY_UNIT).saturating_sub(room.places());
             if more > 0 && !room.grow(more) {
                 return Err(Unread::NoRoom);
             }

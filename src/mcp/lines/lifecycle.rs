@@ -5,52 +5,52 @@ use rmcp::model::{ClientNotification, ClientRequest};
 use crate::message::{Fault, opens};
 
 /// Code of a request before the session is open.
-const CLOSED: i32 = -32000;
+const NOT_INITIALIZED: i32 = -32000;
 /// Code of a request after `shutdown`.
-const SHUT: i32 = -32003;
+const SHUTTING_DOWN: i32 = -32003;
 /// Code of `exit` before `shutdown`.
-const NOT_SHUT: i32 = -32005;
+const SHUTDOWN_NOT_REQUESTED: i32 = -32005;
 
 /// Treatment of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Pass,
     Refuse(Fault),
-    /// It is answered with an empty result, and the server ends after a time.
+    /// Answer with an empty result, and end the server after a time.
     Shut,
-    /// It is answered with an empty result, if it is a request, and the server ends.
+    /// Answer a request with an empty result, and end the server.
     Exit,
-    /// It is left out.
-    Nothing,
+    Ignore,
 }
 
 /// State of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Lifecycle {
     /// True for servers of a project; others answer what comes.
-    is_kept: bool,
+    is_enforced: bool,
     is_open: bool,
     is_shut: bool,
 }
 
 impl Lifecycle {
-    pub(super) fn of(is_kept: bool) -> Self {
-        Self { is_kept, ..Self::default() }
+    pub(super) fn of(is_enforced: bool) -> Self {
+        Self { is_enforced, ..Self::default() }
     }
 
     /// Decides about a request.
     pub(super) fn request(&mut self, request: &ClientRequest) -> Step {
-        if !self.is_kept {
+        if !self.is_enforced {
             return Step::Pass;
         }
         let refuse = |code, why: &str| Step::Refuse(Fault::request(why).with_code(code));
-        let custom =
-            if let ClientRequest::CustomRequest(custom) = request { Some(custom) } else { None };
-        let method = custom.map_or("", |custom| custom.method.as_str());
+        let mut method = "";
+        if let ClientRequest::CustomRequest(custom) = request {
+            method = &custom.method;
+        }
         match method {
             "exit" if self.is_shut => return Step::Exit,
-            "exit" => return refuse(NOT_SHUT, "Shutdown not requested"),
-            _ if self.is_shut => return refuse(SHUT, "Server shutting down"),
+            "exit" => return refuse(SHUTDOWN_NOT_REQUESTED, "Shutdown not requested"),
+            _ if self.is_shut => return refuse(SHUTTING_DOWN, "Server shutting down"),
             _ => {}
         }
         let is_early = matches!(
@@ -67,7 +67,7 @@ impl Lifecycle {
                 Step::Shut
             }
             (_, true) => Step::Pass,
-            (_, false) => refuse(CLOSED, "Server not initialized"),
+            (_, false) => refuse(NOT_INITIALIZED, "Server not initialized"),
         }
     }
 
@@ -77,10 +77,10 @@ impl Lifecycle {
             self.is_open = true;
         }
         if let ClientNotification::CustomNotification(custom) = notification
-            && self.is_kept
+            && self.is_enforced
             && custom.method == "exit"
         {
-            return if self.is_shut { Step::Exit } else { Step::Nothing };
+            return if self.is_shut { Step::Exit } else { Step::Ignore };
         }
         Step::Pass
     }

@@ -17,11 +17,11 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use super::bounds::{Growing, Hold, SharedBounds, Unread};
+use super::bounds::{PartialLine, RequestHold, SharedBounds, Unread};
 use super::lifecycle::{Lifecycle, Step};
 use super::{Dialect, Ends, KILL_GRACE, LINE_BYTES, Open, Outgoing, closed, write_line};
 use crate::charge::Charge;
-use crate::message::{Fault, Gate, Judged, cancelled_id, judge, judge_part};
+use crate::message::{Fault, OpeningGate, ParsedLine, cancelled_id, parse_batch_part, parse_line};
 use model::outcome::in_words;
 use service::fair::Share;
 
@@ -30,13 +30,13 @@ const EOF_GRACE: Duration = Duration::from_secs(1);
 /// Time for calls in flight, after a signal to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Time for `exit`, after `shutdown`.
-const SHUT_GRACE: Duration = Duration::from_secs(5);
-/// Lines that are read after a signal to stop, from a client that never pauses. A count and not a
-/// time: on a busy machine a time can pass while a request still lies unread.
-const READ_ON: usize = 4096;
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// Maximum lines that are read after a signal to stop, from a client that never pauses. Not a time, which can pass
+/// on a busy machine while a request is still unread.
+const MAX_LINES_AFTER_STOP: usize = 4096;
 
-/// Number of cancelled ids that are kept; calls behind older ones ended long ago.
-const TAKEN_BACK: usize = 4096;
+/// Maximum cancelled ids that are kept; the calls of older ones ended long ago.
+const MAX_CANCELLED_IDS: usize = 4096;
 
 /// A line as read.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ async fn next_line<R: AsyncRead + Unpin>(
         }
         let newline = buffered.iter().position(|byte| *byte == b'\n');
         let piece = buffered.get(..newline.unwrap_or(buffered.len())).unwrap_or_default();
-        let begun = line.take().map_or_else(|| Growing::begin(most, shared), Ok);
-        let taken = begun.and_then(|mut line: Growing| line.take(piece).map(|()| line));
+        let begun = line.take().map_or_else(|| PartialLine::begin(most, shared), Ok);
+        let taken = begun.and_then(|mut line: PartialLine| line.take(piece).map(|()| line));
         match taken {
             Ok(so_far) => {
                 let used = newline.map_or(buffered.len(), |at| at.saturating_add(1));
@@ -79,7 +79,7 @@ async fn next_line<R: AsyncRead + Unpin>(
     }
 }
 
-fn whole(line: Growing) -> Read {
+fn whole(line: PartialLine) -> Read {
     let (bytes, room) = line.whole();
     Read::Line(bytes, room)
 }
@@ -100,15 +100,15 @@ async fn skip_line<R: AsyncRead + Unpin>(reader: &mut BufReader<R>) -> io::Resul
 }
 
 /// The task that reads.
-pub(super) struct Reading {
+pub(super) struct LineReader {
     pub to_service: mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
     pub outgoing: mpsc::Sender<Outgoing>,
     pub open: Open,
     pub batches: Arc<AtomicBool>,
-    pub gate: Gate,
+    pub gate: OpeningGate,
     /// Ids of cancelled requests. rmcp would give the late answer of the first to a second
     /// request with its id, so these are not taken again.
-    pub taken_back: HashSet<RequestId>,
+    pub cancelled: HashSet<RequestId>,
     pub lifecycle: Lifecycle,
     pub dialect: Dialect,
     /// Bounds for the sake of other connections.
@@ -118,7 +118,7 @@ pub(super) struct Reading {
     pub ends: Ends,
 }
 
-impl Reading {
+impl LineReader {
     pub(crate) async fn run<R: AsyncRead + Unpin>(mut self, mut reader: BufReader<R>) {
         let ends = self.ends.clone();
         let grace = tokio::select! {
@@ -138,7 +138,7 @@ impl Reading {
     /// read, so that each of their requests is answered.
     async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut BufReader<R>) -> Duration {
         let ends = self.ends.clone();
-        let mut read_on = 0;
+        let mut lines_after_stop = 0;
         loop {
             let shared = self.shared.clone();
             let mut line = pin!(next_line(reader, LINE_BYTES, shared.as_ref()));
@@ -151,27 +151,27 @@ impl Reading {
                     return Duration::ZERO;
                 }
                 () = ends.ending() => {
-                    read_on += 1;
-                    if read_on > READ_ON {
+                    lines_after_stop += 1;
+                    if lines_after_stop > MAX_LINES_AFTER_STOP {
                         return STOP_GRACE;
                     }
                     let Ok(line) = timeout(ends.quiet, line).await else { return STOP_GRACE };
                     line
                 }
             };
-            let judged = match line {
+            let parsed = match line {
                 Ok(Read::Line(line, room)) => {
                     self.held = room.map(Arc::new);
-                    judge(&line)
+                    parse_line(&line)
                 }
-                Ok(Read::Unread(why)) => Judged::Fault(Fault::request(why.to_string())),
+                Ok(Read::Unread(why)) => ParsedLine::Fault(Fault::request(why.to_string())),
                 Ok(Read::End) => break,
                 Err(error) => {
-                    self.note(&error);
+                    self.log_read_error(&error);
                     break;
                 }
             };
-            let taken = self.take(judged).await;
+            let taken = self.take(parsed).await;
             self.held = None;
             if taken.is_err() {
                 break;
@@ -180,7 +180,7 @@ impl Reading {
         if ends.are_ending() { STOP_GRACE } else { EOF_GRACE }
     }
 
-    /// Waits until nothing was asked for a time, if there is one. An open request is work, however long it lasts.
+    /// Waits until the client had no open request for its idle time, if it has one.
     async fn idle(&self) {
         let Some(most) = self.dialect.idle else { return std::future::pending().await };
         let mut open = self.open.subscribe();
@@ -195,8 +195,8 @@ impl Reading {
         }
     }
 
-    /// Logs that no more can be read. A client of many decides itself how often that is, so it is no warning.
-    fn note(&self, error: &io::Error) {
+    /// Logs a failed read: a warning for standard input alone, as any client of a listener can cause it often.
+    fn log_read_error(&self, error: &io::Error) {
         let error = in_words(error);
         match self.shared {
             Some(_) => tracing::debug!(error, "a connection cannot be read"),
@@ -204,18 +204,18 @@ impl Reading {
         }
     }
 
-    async fn take(&mut self, judged: Judged) -> io::Result<()> {
-        match judged {
-            Judged::Nothing => Ok(()),
-            Judged::Message(message) => self.deliver(*message).await,
-            Judged::Fault(fault) => self.refuse(fault).await,
-            Judged::Batch(parts) if self.batches.load(Ordering::Acquire) => {
+    async fn take(&mut self, parsed: ParsedLine) -> io::Result<()> {
+        match parsed {
+            ParsedLine::Nothing => Ok(()),
+            ParsedLine::Message(message) => self.deliver(*message).await,
+            ParsedLine::Fault(fault) => self.refuse(fault).await,
+            ParsedLine::Batch(parts) if self.batches.load(Ordering::Acquire) => {
                 for part in parts {
-                    Box::pin(self.take(judge_part(part))).await?;
+                    Box::pin(self.take(parse_batch_part(part))).await?;
                 }
                 Ok(())
             }
-            Judged::Batch(_) => {
+            ParsedLine::Batch(_) => {
                 self.refuse(Fault::request("batches are not taken; send one message a line")).await
             }
         }
@@ -225,7 +225,7 @@ impl Reading {
         if !self.gate.admits(&message) {
             return Ok(());
         }
-        if !self.keeps_order(&message).await? {
+        if !self.follow_lifecycle(&message).await? {
             return Ok(());
         }
         if let JsonRpcMessage::Request(request) = &message {
@@ -233,7 +233,7 @@ impl Reading {
                 let fault = Fault::request("the server is ending: it takes no more requests");
                 return self.refuse(fault.with_id(request.id.clone())).await;
             }
-            let fresh = !self.taken_back.contains(&request.id) && self.opens(request);
+            let fresh = !self.cancelled.contains(&request.id) && self.note_request(request);
             if !fresh {
                 let id = request.id.clone();
                 return self.refuse(Fault::request("this id is in use").with_id(id)).await;
@@ -242,10 +242,10 @@ impl Reading {
         if let Some(id) = cancelled_id(&message) {
             // A cancelled request gets no answer, so nothing may wait for one.
             if self.open.send_if_modified(|ids| ids.remove(&id).is_some()) {
-                if self.taken_back.len() >= TAKEN_BACK {
-                    self.taken_back.clear();
+                if self.cancelled.len() >= MAX_CANCELLED_IDS {
+                    self.cancelled.clear();
                 }
-                self.taken_back.insert(id);
+                self.cancelled.insert(id);
             }
         }
         if let (JsonRpcMessage::Request(request), Some(line)) = (&mut message, &self.held) {
@@ -255,9 +255,9 @@ impl Reading {
     }
 
     /// Notes that a request has no answer yet, with what it holds until then. Returns false if the id is in use.
-    fn opens(&self, request: &JsonRpcRequest<ClientRequest>) -> bool {
+    fn note_request(&self, request: &JsonRpcRequest<ClientRequest>) -> bool {
         let listens = matches!(request.request, ClientRequest::SubscriptionsListenRequest(_));
-        let hold = if listens { Hold::waiting } else { Hold::of };
+        let hold = if listens { RequestHold::waiting } else { RequestHold::of };
         self.open.send_if_modified(|ids| match ids.entry(request.id.clone()) {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {
@@ -268,7 +268,10 @@ impl Reading {
     }
 
     /// Returns true if the message passes; another has its answer.
-    async fn keeps_order(&mut self, message: &RxJsonRpcMessage<RoleServer>) -> io::Result<bool> {
+    async fn follow_lifecycle(
+        &mut self,
+        message: &RxJsonRpcMessage<RoleServer>,
+    ) -> io::Result<bool> {
         let (step, id) = match message {
             JsonRpcMessage::Request(request) => {
                 (self.lifecycle.request(&request.request), Some(request.id.clone()))
@@ -280,7 +283,7 @@ impl Reading {
         };
         match (&step, id) {
             (Step::Pass, _) => return Ok(true),
-            (Step::Nothing, _) => return Ok(false),
+            (Step::Ignore, _) => return Ok(false),
             (Step::Refuse(fault), Some(id)) => self.refuse(fault.clone().with_id(id)).await?,
             (Step::Shut | Step::Exit, Some(id)) => {
                 let answer = json!({ "jsonrpc": "2.0", "id": id, "result": {} });
@@ -292,13 +295,13 @@ impl Reading {
             Step::Exit => self.ends.stop.cancel(),
             Step::Shut => {
                 let stop = self.ends.stop.clone();
-                let grace = self.dialect.shut_grace.unwrap_or(SHUT_GRACE);
+                let grace = self.dialect.shut_grace.unwrap_or(SHUTDOWN_GRACE);
                 tokio::spawn(async move {
                     sleep(grace).await;
                     stop.cancel();
                 });
             }
-            Step::Pass | Step::Refuse(_) | Step::Nothing => {}
+            Step::Pass | Step::Refuse(_) | Step::Ignore => {}
         }
         Ok(false)
     }
@@ -311,7 +314,7 @@ impl Reading {
     async fn drain(&self, grace: Duration) {
         let mut open = self.open.subscribe();
         let answered =
-            async |time: Duration, open: &mut watch::Receiver<HashMap<RequestId, Hold>>| {
+            async |time: Duration, open: &mut watch::Receiver<HashMap<RequestId, RequestHold>>| {
                 timeout(time, open.wait_for(HashMap::is_empty)).await.is_ok()
             };
         let killed_early = self.ends.kill.cancelled();
@@ -339,10 +342,10 @@ mod tests {
     use super::*;
     use crate::values::MAX_VALUES;
 
-    type Told = Result<Vec<u8>, Unread>;
+    type LineOrReason = Result<Vec<u8>, Unread>;
 
     /// Reads lines to the end of input.
-    async fn lines_of(input: &[u8], most: usize) -> Vec<Told> {
+    async fn lines_of(input: &[u8], most: usize) -> Vec<LineOrReason> {
         let mut reader = BufReader::with_capacity(3, input);
         let mut read = Vec::new();
         loop {
@@ -400,14 +403,14 @@ mod tests {
 
     /// Returns unread input at a signal to stop: more lines than the service and its channel hold
     /// at once.
-    fn asked(count: u64) -> String {
+    fn unread_requests(count: u64) -> String {
         (1..=count)
             .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n"))
             .collect()
     }
 
     /// Opens the transport over an input that does not end, and returns both with its output.
-    async fn stopped(ends: &Ends, input: &str) -> (Lines, [DuplexStream; 2]) {
+    async fn opened(ends: &Ends, input: &str) -> (Lines, [DuplexStream; 2]) {
         let (mut client, reader) = duplex(1 << 20);
         let (writer, answers) = duplex(1 << 20);
         let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
@@ -434,7 +437,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_asked_before_the_supervisor_was_gone_is_taken() {
         let ends = Ends::default();
-        let (mut lines, _client) = stopped(&ends, &asked(40)).await;
+        let (mut lines, _client) = opened(&ends, &unread_requests(40)).await;
         ends.lost.cancel();
         let mut taken = 0;
         while answer(&mut lines).await.is_some() {
@@ -446,7 +449,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_asked_before_a_signal_and_not_read_is_refused() {
         let ends = Ends::default();
-        let (mut lines, [_client, mut answers]) = stopped(&ends, &asked(40)).await;
+        let (mut lines, [_client, mut answers]) = opened(&ends, &unread_requests(40)).await;
         ends.stop.cancel();
         let mut taken = 0;
         while answer(&mut lines).await.is_some() {

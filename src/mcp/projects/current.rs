@@ -18,10 +18,10 @@ use projects::{
 };
 
 /// Time in which the watching process has to confirm an order.
-const OBEYED: Duration = Duration::from_secs(5);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum new mistakes of a project that are logged each time it is read; the rest is counted.
-const TOLD: usize = 20;
+const MAX_LOGGED_MISTAKES: usize = 20;
 
 /// A project that is served, and its changes.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct CurrentProject {
     /// Files to watch.
     orders: watch::Sender<WatchOrder>,
     /// Number of the last confirmed order; `None` while no process watches the project.
-    obeyed: watch::Sender<Option<u64>>,
+    confirmed: watch::Sender<Option<u64>>,
 }
 
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub(crate) enum NotWatched {
 
 /// A file that is watched until this is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldFile {
+pub(crate) struct FileWatch {
     project: Arc<CurrentProject>,
     path: String,
 }
@@ -99,7 +99,7 @@ impl CurrentProject {
             files: Mutex::default(),
             counts: Mutex::default(),
             orders: watch::Sender::default(),
-            obeyed: watch::Sender::default(),
+            confirmed: watch::Sender::default(),
         }
     }
 
@@ -128,11 +128,11 @@ impl CurrentProject {
 
     /// Receives reports of the watching process, and sends it orders, until it ends.
     pub async fn follow(self: Arc<Self>, stream: std::os::unix::net::UnixStream) {
-        self.obeyed.send_replace(Some(0));
+        self.confirmed.send_replace(Some(0));
         if let Err(error) = self.followed(stream).await {
             tracing::warn!("project: changes are no longer seen: {error}");
         }
-        self.obeyed.send_replace(None);
+        self.confirmed.send_replace(None);
     }
 
     async fn followed(self: &Arc<Self>, stream: std::os::unix::net::UnixStream) -> io::Result<()> {
@@ -193,7 +193,7 @@ impl CurrentProject {
                 tracing::warn!("project: it stays as it was read last: {}", plain(&why));
             }
             WatchReport::Updated(paths) => self.update(&paths),
-            WatchReport::Ordered(number) => drop(self.obeyed.send_replace(Some(number))),
+            WatchReport::Ordered(number) => drop(self.confirmed.send_replace(Some(number))),
             WatchReport::Polled(why) => {
                 tracing::warn!("project: changes are looked for every 2 seconds: {}", plain(&why));
             }
@@ -244,7 +244,7 @@ impl CurrentProject {
 
     /// Returns how many more files can be watched for clients: 0 while no process watches the project.
     pub(crate) fn room(&self) -> usize {
-        match *self.obeyed.borrow() {
+        match *self.confirmed.borrow() {
             Some(_) => WATCHED_FILES.saturating_sub(self.files().all.len()),
             None => 0,
         }
@@ -268,13 +268,13 @@ impl CurrentProject {
     ///
     /// # Errors
     /// No process watches the project, or too many files are watched.
-    pub(crate) async fn hold(
+    pub(crate) async fn watch_file(
         self: &Arc<Self>,
         path: &str,
         since: Option<SystemTime>,
-    ) -> Result<(HeldFile, u64), NotWatched> {
-        let mut obeyed = self.obeyed.subscribe();
-        if obeyed.borrow_and_update().is_none() {
+    ) -> Result<(FileWatch, u64), NotWatched> {
+        let mut confirmed = self.confirmed.subscribe();
+        if confirmed.borrow_and_update().is_none() {
             return Err(NotWatched::Off);
         }
         let (held, version, number) = {
@@ -286,11 +286,11 @@ impl CurrentProject {
             file.holders += 1;
             file.since = file.since.min(since.map_or(u64::MAX, nanoseconds));
             let version = file.version;
-            let held = HeldFile { project: Arc::clone(self), path: path.to_owned() };
+            let held = FileWatch { project: Arc::clone(self), path: path.to_owned() };
             (held, version, self.order(&mut files))
         };
-        let is_obeyed = |last: &Option<u64>| last.is_none_or(|last| last >= number);
-        let last = tokio::time::timeout(OBEYED, obeyed.wait_for(is_obeyed)).await;
+        let is_confirmed = |last: &Option<u64>| last.is_none_or(|last| last >= number);
+        let last = tokio::time::timeout(ORDER_TIMEOUT, confirmed.wait_for(is_confirmed)).await;
         match last {
             Ok(Ok(last)) if last.is_some() => Ok((held, version)),
             Ok(_) | Err(_) => Err(NotWatched::Off),
@@ -306,14 +306,14 @@ impl CurrentProject {
     }
 }
 
-impl HeldFile {
+impl FileWatch {
     /// Returns a number that changes with the file's content.
     pub(crate) fn version(&self) -> u64 {
         self.project.files().all.get(&self.path).map_or(0, |file| file.version)
     }
 }
 
-impl Drop for HeldFile {
+impl Drop for FileWatch {
     fn drop(&mut self) {
         let mut files = self.project.files();
         let Some(file) = files.all.get_mut(&self.path) else { return };
@@ -342,8 +342,8 @@ fn new_mistakes<'m>(
         before.iter().map(|one| (&one.file, &one.message)).collect();
     let mut new: Vec<&ProjectMistake> =
         now.iter().filter(|one| !known.contains(&key(one))).collect();
-    let more = new.len().saturating_sub(TOLD);
-    new.truncate(TOLD);
+    let more = new.len().saturating_sub(MAX_LOGGED_MISTAKES);
+    new.truncate(MAX_LOGGED_MISTAKES);
     (new, more)
 }
 
@@ -374,6 +374,9 @@ mod tests {
         assert_eq!(count(&mistakes(0, 5), &mistakes(0, 5)), (0, 0));
         assert_eq!(count(&mistakes(0, 5), &mistakes(2, 7)), (2, 0));
         // With as many as a project has entries, comparing all pairs would be 400 million comparisons.
-        assert_eq!(count(&mistakes(0, 20_000), &mistakes(20_000, 40_000)), (TOLD, 20_000 - TOLD));
+        assert_eq!(
+            count(&mistakes(0, 20_000), &mistakes(20_000, 40_000)),
+            (MAX_LOGGED_MISTAKES, 20_000 - MAX_LOGGED_MISTAKES)
+        );
     }
 }

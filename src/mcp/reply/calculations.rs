@@ -1,22 +1,52 @@
-//! Results of the calculator's tools beyond one expression.
+//! Results of the calculator's tools.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{meta, of_fields, pretty, result};
+use super::{RECEIPT_KEY, meta, meta_if_any, of_fields, pretty, with_fields};
 use calc::ledger::{LedgerEntry, Statistics};
 use calc::library;
 use calc::plot::Plot;
-use service::report::{Batch, Plotted, to_value};
+use service::report::{Batch, Calculated, Plotted, ValueOrigin, to_value};
+
+/// Makes the result of `calculate`, with `exact: false` if digits may be wrong.
+pub(crate) fn calculated(done: &Calculated, expression: &str, precision: u8) -> CallToolResult {
+    calculator(done, done.fields(expression, precision))
+}
+
+/// Makes the result of `calculate_advanced`, with the first 100 characters of the script.
+pub(crate) fn scripted(done: &Calculated, script: &str, precision: u8) -> CallToolResult {
+    calculator(done, done.script_fields(script, precision))
+}
+
+fn calculator(done: &Calculated, fields: Value) -> CallToolResult {
+    let text = if done.result.is_empty() { "nothing printed".to_owned() } else { pretty(&fields) };
+    let mut result = with_fields(text, fields);
+    let (receipt, remembered) = match &done.ran {
+        ValueOrigin::InCell(receipt) => (receipt.as_deref(), None),
+        ValueOrigin::Remembered => (None, Some(json!({ "cached": true, "cell": "none ran" }))),
+    };
+    let mut meta = meta(receipt, done.unrecorded.as_ref());
+    if let Some(remembered) = remembered {
+        meta.0.insert(RECEIPT_KEY.to_owned(), remembered);
+    }
+    result.meta = Some(meta).filter(|meta| !meta.0.is_empty());
+    result
+}
+
+/// Makes the result of `set_precision`.
+pub(crate) fn precision_set(precision: u8) -> CallToolResult {
+    let text = format!("precision is now {precision} decimal places");
+    with_fields(text, json!({ "precision": precision }))
+}
 
 /// Makes the result of `calculate_batch`: an error of an expression is data.
 pub fn batch(done: &Batch, expressions: &[String], precision: u8) -> CallToolResult {
     let fields = done.fields(expressions, precision);
     let mut result = with_fields(pretty(&fields), fields);
-    result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
-        .filter(|meta| !meta.0.is_empty());
+    result.meta = meta_if_any(done.receipt.as_ref(), done.unrecorded.as_ref());
     result
 }
 
@@ -32,8 +62,7 @@ pub fn plot(done: &Plotted, plot: &Plot) -> CallToolResult {
         }
     }
     let mut result = with_fields(text, done.fields(plot));
-    result.meta = Some(meta(done.receipt.as_ref(), done.unrecorded.as_ref()))
-        .filter(|meta| !meta.0.is_empty());
+    result.meta = meta_if_any(done.receipt.as_ref(), done.unrecorded.as_ref());
     result
 }
 
@@ -104,11 +133,5 @@ pub(crate) fn with_warnings(
     {
         fields.insert("warnings".to_owned(), Value::from(warnings));
     }
-    result
-}
-
-fn with_fields(text: String, fields: Value) -> CallToolResult {
-    let mut result = result(text, false);
-    result.structured_content = Some(fields);
     result
 }

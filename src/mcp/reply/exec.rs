@@ -1,10 +1,10 @@
-//! Results of these tools: the reference implementation's field names, and a text that a model can
+//! Results of commands and questions in fresh cells: the reference implementation's field names, and a text that a model can
 //! read.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::reply;
 use model::call::Cwd;
@@ -19,31 +19,28 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
         StderrIs::Shown => report.stderr.text.as_str(),
         StderrIs::LeftOut => "",
     };
-    let mut fields = json!({
-        "stdout": report.stdout.text,
-        "stderr": error,
-        "exit_code": report.ended.outcome.exit_code(),
-        "execution_time_ms": millis(report.ended.usage.wall),
-        "working_dir": report.cwd,
-        "command": command,
-    });
-    if let (Some(changed), Some(fields)) = (&report.ended.files_changed, fields.as_object_mut()) {
+    let mut fields = Map::from_iter([
+        ("stdout".to_owned(), json!(report.stdout.text)),
+        ("stderr".to_owned(), json!(error)),
+        ("exit_code".to_owned(), json!(report.ended.outcome.exit_code())),
+        ("execution_time_ms".to_owned(), json!(millis(report.ended.usage.wall))),
+        ("working_dir".to_owned(), json!(report.cwd)),
+        ("command".to_owned(), json!(command)),
+    ]);
+    if let Some(changed) = &report.ended.files_changed {
         fields.insert("files_changed".to_owned(), changes::fields(changed));
     }
-    if let (Some(tally), Some(fields)) = (&report.ended.network, fields.as_object_mut()) {
+    if let Some(tally) = &report.ended.network {
         fields.insert("network".to_owned(), network::fields(tally));
     }
-    if let (true, Some(fields)) = (are_cut(&report.stdout, &report.stderr), fields.as_object_mut())
-    {
-        fields.insert("stdout_bytes".to_owned(), Value::from(report.stdout.bytes));
-        fields.insert("stderr_bytes".to_owned(), Value::from(report.stderr.bytes));
-        fields.insert("truncated".to_owned(), Value::Bool(true));
-        let id = report.output_id.as_deref().map(|id| ("output_id".to_owned(), Value::from(id)));
-        fields.extend(id);
+    if are_cut(&report.stdout, &report.stderr) {
+        fields.insert("stdout_bytes".to_owned(), json!(report.stdout.bytes));
+        fields.insert("stderr_bytes".to_owned(), json!(report.stderr.bytes));
+        fields.insert("truncated".to_owned(), json!(true));
+        fields.extend(report.output_id.as_ref().map(|id| ("output_id".to_owned(), json!(id))));
     }
-    if let Some(fields) = fields.as_object_mut() {
-        reply::push_story(fields, report);
-    }
+    reply::push_outcome(&mut fields, report);
+    let fields = Value::Object(fields);
     let mut result = reply::result(reply::pretty(&fields), report.is_error());
     let plain = matches!(report.ended.outcome, Outcome::Exited { .. })
         && report.denials.is_empty()
@@ -52,7 +49,7 @@ pub(crate) fn executed(report: &CommandReport, command: &str, stderr: StderrIs) 
     if !plain {
         result.content.push(ContentBlock::text(reply::status(report)));
     }
-    with(result, report, fields)
+    with_report(result, report, fields)
 }
 
 /// Result of the two tools that report the directory.
@@ -69,15 +66,19 @@ pub(crate) fn working_dir(directory: &Cwd) -> CallToolResult {
 /// Makes the result of a question that is answered by fields alone.
 pub(crate) fn answered(report: &CommandReport, fields: Value) -> CallToolResult {
     let text = reply::pretty(&fields);
-    with(reply::result(text, false), report, fields)
+    with_report(reply::result(text, false), report, fields)
 }
 
 /// Makes the result of a question that is answered by a text.
 pub(crate) fn shown(report: &CommandReport, text: &str, fields: Value) -> CallToolResult {
-    with(reply::result(text.to_owned(), false), report, fields)
+    with_report(reply::result(text.to_owned(), false), report, fields)
 }
 
-fn with(mut result: CallToolResult, report: &CommandReport, fields: Value) -> CallToolResult {
+fn with_report(
+    mut result: CallToolResult,
+    report: &CommandReport,
+    fields: Value,
+) -> CallToolResult {
     result.structured_content = Some(fields);
     result.meta = Some(reply::command_meta(report));
     result

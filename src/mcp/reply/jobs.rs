@@ -14,25 +14,25 @@ const MAX_LISTED: usize = 50;
 /// Makes the result of any of the tools.
 pub(crate) fn answer(answer: &JobAnswer, detail: Detail) -> CallToolResult {
     match answer {
-        JobAnswer::One(looked) => one(looked, detail),
+        JobAnswer::One(output) => one(output, detail),
         JobAnswer::List(jobs) => list(jobs),
     }
 }
 
-fn one(looked: &JobOutput, detail: Detail) -> CallToolResult {
-    let JobOutput { id, state, note, taken, .. } = looked;
+fn one(output: &JobOutput, detail: Detail) -> CallToolResult {
+    let JobOutput { id, state, note, taken, .. } = output;
     let mut result = match state {
         JobState::Ended(report) => reply::of_command(report, detail),
         JobState::Running(job) => sessions::running(job, detail),
     };
     // The command's exit code does not matter here: this call asked for its state, and has it.
     result.is_error = Some(*taken == Some(InputTaken::Nothing));
-    let mut more = format!("[{id}: read on with since {}]", looked.offsets());
+    let mut more = format!("[{id}: read on with since {}]", output.offsets());
     if let Some(note) = note {
         more.push_str(&format!("\n[{note}]"));
     }
     result.content.push(ContentBlock::text(more));
-    result.structured_content = Some(looked.fields(detail));
+    result.structured_content = Some(output.fields(detail));
     result
 }
 
@@ -45,25 +45,16 @@ fn list(jobs: &[JobSummary]) -> CallToolResult {
     } else if left_out > 0 {
         text.push_str(&format!("[… {left_out} older ones left out …]\n"));
     }
-    let mut result = reply::result(text, false);
     let fields: Vec<Value> = shown.map(JobSummary::fields).collect();
-    result.structured_content = Some(json!({ "jobs": fields, "left_out": left_out }));
-    result
+    reply::with_fields(text, json!({ "jobs": fields, "left_out": left_out }))
 }
 
 fn line(job: &JobSummary) -> String {
     let took = time_text(job.took);
-    let end = job.outcome.as_ref();
-    let state = match end {
+    let state = match &job.outcome {
         None => format!("running for {took}"),
         Some(Outcome::Exited { code }) => format!("exit {code} after {took}"),
-        Some(
-            other @ (Outcome::Signaled { .. }
-            | Outcome::Timeout
-            | Outcome::Limit(_)
-            | Outcome::Cancelled
-            | Outcome::Failed(_)),
-        ) => format!("{} after {took}", other.name()),
+        Some(other) => format!("{} after {took}", other.name()),
     };
     format!("{} [{}] {state}: {}\n", job.id, job.session, job.command)
 }

@@ -16,16 +16,12 @@ pub(crate) fn running(job: &RunningReport, detail: Detail) -> CallToolResult {
         time_text(job.timeout)
     ));
     job.notes().iter().for_each(|note| reply::push_note(&mut text, note));
-    let mut result = reply::result(text, false);
-    result.structured_content = Some(job.fields(detail));
+    let mut result = reply::with_fields(text, job.fields(detail));
     result.meta = Some(reply::meta(job.receipt.as_ref(), None));
     result
 }
 
 /// Makes the result of a call that has no command.
 pub(crate) fn done(session: &str, what: SessionAction) -> CallToolResult {
-    let text = format!("[{}]", what.note(session));
-    let mut result = reply::result(text, false);
-    result.structured_content = Some(session_fields(session, what));
-    result
+    reply::with_fields(format!("[{}]", what.note(session)), session_fields(session, what))
 }

@@ -28,14 +28,14 @@ const MAX_TASKS: usize = 64;
 /// dropped. A result has at most 10 MiB, that of a shell 0.3 MiB.
 const MAX_RESULT_BYTES: usize = 16 << 20;
 /// Time that a result is kept: after the end, and again after the first answer, which may be lost.
-const UNREAD: Duration = Duration::from_secs(600);
-const READ: Duration = Duration::from_secs(300);
+const UNREAD_RESULT_TIME: Duration = Duration::from_secs(600);
+const READ_RESULT_TIME: Duration = Duration::from_secs(300);
 /// Maximum lifetime of a call: the longest time limit, and some time for the queue.
-const RUNS: Duration = MAX_TIMEOUT.saturating_add(UNREAD);
+const MAX_LIFETIME: Duration = MAX_TIMEOUT.saturating_add(UNREAD_RESULT_TIME);
 /// Time for a cancelled call to end.
-const GRACE: Duration = Duration::from_secs(5);
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// Poll interval that clients are asked to keep.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Describes a call that runs.
 pub(crate) fn running(elapsed: Duration, bytes: u64) -> String {
@@ -59,7 +59,7 @@ pub struct TaskCandidate {
     /// Tripped to end the call.
     pub(super) cancel: CancellationToken,
     /// Tripped by its first question, which only a task can put to the client.
-    asks: CancellationToken,
+    has_question: CancellationToken,
     /// Tripped when its request has been answered: nothing may be sent for that request afterwards.
     pub(super) answered: CancellationToken,
     pub(crate) produced: Produced,
@@ -75,12 +75,12 @@ impl TaskCandidate {
     /// withdraw the question: the client may have seen it.
     pub async fn ask(&self, question: InputRequest) -> Option<Value> {
         let answer = self.table.upgrade()?.ask(&self.id, question)?;
-        self.asks.cancel();
+        self.has_question.cancel();
         answer.await.ok()
     }
 
-    pub(super) async fn has_asked(&self) {
-        self.asks.cancelled().await;
+    pub(super) async fn question_asked(&self) {
+        self.has_question.cancelled().await;
     }
 }
 
@@ -123,9 +123,9 @@ enum End {
     Cancelled,
 }
 
-/// Place of a call in the table. Dropping it ends the call and frees the place.
+/// TaskSlot of a call in the table. Dropping it ends the call and frees the place.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct TaskSlot {
     pub(super) candidate: TaskCandidate,
     is_kept: bool,
 }
@@ -152,8 +152,8 @@ impl Table {
         entries
     }
 
-    /// Takes a place for a call that begins; `None` if the client has the maximum number of tasks.
-    pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
+    /// Takes a slot for a call that begins; `None` if the client has the maximum number of tasks.
+    pub(super) fn take_slot(self: &Arc<Self>) -> Option<TaskSlot> {
         let id = random()?;
         let mut entries = self.entries();
         let bytes: usize = entries.values().map(Entry::bytes).sum();
@@ -167,7 +167,7 @@ impl Table {
             id: id.clone(),
             started,
             cancel: Default::default(),
-            asks: Default::default(),
+            has_question: Default::default(),
             answered: Default::default(),
             produced: Produced::default(),
         };
@@ -176,11 +176,11 @@ impl Table {
             candidate: candidate.clone(),
             created: now.clone(),
             updated: now,
-            until: started + RUNS,
+            until: started + MAX_LIFETIME,
             state: State::Runs(Running::default()),
         };
         entries.insert(id, entry);
-        Some(Place { candidate, is_kept: false })
+        Some(TaskSlot { candidate, is_kept: false })
     }
 
     /// Returns the state of a task. A result that was returned is kept for a while longer, in case the answer was lost.
@@ -188,7 +188,7 @@ impl Table {
         let mut entries = self.entries();
         let entry = entries.get_mut(id)?;
         if let State::Ended(_) = entry.state {
-            entry.until = entry.until.min(Instant::now() + READ);
+            entry.until = entry.until.min(Instant::now() + READ_RESULT_TIME);
         }
         let task = entry.task();
         let state = entry.payload();
@@ -206,7 +206,7 @@ impl Table {
         let entry = entries.get_mut(id)?;
         let State::Runs(running) = &mut entry.state else { return Some(Ok(())) };
         let is_other = |(key, answer): (&String, &Value)| {
-            running.open.get(key).is_some_and(|question| !fits(&question.request, answer))
+            running.open.get(key).is_some_and(|question| !is_answer_to(&question.request, answer))
         };
         if answers.iter().any(is_other) {
             let message = "inputResponses: not the form of an answer to what was asked";
@@ -255,7 +255,7 @@ impl Table {
         Some(receiver)
     }
 
-    fn settle(&self, id: &str, done: Done) {
+    fn set_outcome(&self, id: &str, done: Done) {
         // Outside of the lock.
         let done = done.map(|result| {
             (result.is_error == Some(true), serde_json::to_string(&result).map(Arc::from))
@@ -272,7 +272,7 @@ impl Table {
             Err(error) => End::Failed(error),
         };
         entry.state = State::Ended(end);
-        entry.until = Instant::now() + UNREAD;
+        entry.until = Instant::now() + UNREAD_RESULT_TIME;
         entry.updated = current_timestamp();
     }
 
@@ -299,7 +299,7 @@ impl Entry {
         let mut task =
             Task::new(id.clone(), TaskStatus::Working, self.created.clone(), self.updated.clone())
                 .with_ttl_ms(millis(self.until.saturating_duration_since(*started)))
-                .with_poll_interval_ms(millis(POLL));
+                .with_poll_interval_ms(millis(POLL_INTERVAL));
         task.status_message = self.message();
         task
     }
@@ -350,9 +350,9 @@ fn fields(error: &ErrorData) -> JsonObject {
     error.as_object().cloned().unwrap_or_default()
 }
 
-/// Returns true if an answer has the form that the question asks for.
-fn fits(question: &InputRequest, answer: &Value) -> bool {
-    // cofferdam asks no other kinds of questions.
+/// Returns true if an answer has the form that the question has_question for.
+fn is_answer_to(question: &InputRequest, answer: &Value) -> bool {
+    // cofferdam has_question no other kinds of questions.
     if !matches!(question, InputRequest::Elicitation(_)) {
         return answer.is_object();
     }
@@ -371,7 +371,7 @@ fn random() -> Option<String> {
     Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-impl Place {
+impl TaskSlot {
     /// Turns the call into a task; `None` if the table is gone.
     pub(super) fn hand_over(mut self, work: Work) -> Option<Task> {
         let table = self.candidate.table.upgrade()?;
@@ -380,12 +380,12 @@ impl Place {
         self.is_kept = true;
         self.candidate.answered.cancel();
         let id = self.candidate.id.clone();
-        tokio::spawn(live(Arc::downgrade(&table), id, work, serving).in_current_span());
+        tokio::spawn(follow_task(Arc::downgrade(&table), id, work, serving).in_current_span());
         Some(task)
     }
 }
 
-impl Drop for Place {
+impl Drop for TaskSlot {
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -398,7 +398,12 @@ impl Drop for Place {
 }
 
 /// Follows a task to the end of its call, and removes it when it expires. Holds no reference to the table.
-async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<UntilAnswered>) {
+async fn follow_task(
+    table: Weak<Table>,
+    id: String,
+    mut work: Work,
+    serving: Option<UntilAnswered>,
+) {
     let Some(until) = table.upgrade().and_then(|table| table.until(&id)) else { return };
     let done = tokio::select! {
         done = &mut work => ended(done),
@@ -406,7 +411,7 @@ async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<Un
             if let Some(table) = table.upgrade() {
                 table.cancel(&id);
             }
-            let Ok(done) = timeout(GRACE, &mut work).await else {
+            let Ok(done) = timeout(CANCEL_GRACE, &mut work).await else {
                 // A cancelled call ends by itself, so that its own code releases what it holds.
                 return table.upgrade().map(|table| table.forget(&id)).unwrap_or_default();
             };
@@ -414,12 +419,12 @@ async fn live(table: Weak<Table>, id: String, mut work: Work, serving: Option<Un
         }
     };
     if let Some(table) = table.upgrade() {
-        table.settle(&id, done);
+        table.set_outcome(&id, done);
     }
     drop(serving);
     // Its time can be shortened meanwhile; then the next look at the table removes it.
     while let Some(until) = table.upgrade().and_then(|table| table.until(&id)) {
-        sleep_until(until.min(Instant::now() + READ)).await;
+        sleep_until(until.min(Instant::now() + READ_RESULT_TIME)).await;
     }
 }
 
@@ -443,8 +448,8 @@ mod tests {
 
     /// Starts a task that ends at once, with a result of `bytes` bytes.
     async fn ended_with(table: &Arc<Table>, bytes: usize) -> String {
-        let place = table.place().expect("a place");
-        let task = place.hand_over(tokio::spawn(async move { result(bytes) })).unwrap();
+        let slot = table.take_slot().expect("a slot");
+        let task = slot.hand_over(tokio::spawn(async move { result(bytes) })).unwrap();
         for _ in 0..1000 {
             if matches!(table.entries().get(&task.task_id).unwrap().state, State::Ended(_)) {
                 return task.task_id;
@@ -461,11 +466,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn results_have_their_bytes_together_though_all_calls_began_before() {
         let table = Arc::new(Table::default());
-        let places: Vec<_> = (0..4).map(|_| table.place().unwrap()).collect();
-        for place in &places {
-            table.settle(&place.candidate.id, result(6 << 20));
+        let slots: Vec<_> = (0..4).map(|_| table.take_slot().unwrap()).collect();
+        for slot in &slots {
+            table.set_outcome(&slot.candidate.id, result(6 << 20));
         }
-        let states: Vec<_> = places.iter().map(|it| state(&table, &it.candidate.id)).collect();
+        let states: Vec<_> = slots.iter().map(|it| state(&table, &it.candidate.id)).collect();
         let statuses: Vec<_> = states.iter().map(|it| it["status"].as_str().unwrap()).collect();
         assert_eq!(statuses, ["completed", "completed", "failed", "failed"]);
         let why = states[3]["error"]["message"].as_str().unwrap();
@@ -478,9 +483,9 @@ mod tests {
     async fn an_unread_result_is_kept_for_a_time_from_its_end() {
         let table = Arc::new(Table::default());
         let id = ended_with(&table, 5).await;
-        tokio::time::advance(UNREAD.saturating_sub(POLL)).await;
+        tokio::time::advance(UNREAD_RESULT_TIME.saturating_sub(POLL_INTERVAL)).await;
         assert!(table.entries().contains_key(&id));
-        tokio::time::advance(POLL).await;
+        tokio::time::advance(POLL_INTERVAL).await;
         assert!(table.get(&id).is_none());
     }
 
@@ -508,13 +513,13 @@ mod tests {
             ends.await.unwrap();
             result(1)
         });
-        let place = table.place().unwrap();
+        let slot = table.take_slot().unwrap();
         assert_eq!(count.load(Ordering::Relaxed), 0, "its request has that still");
-        let task = place.hand_over(work).unwrap();
-        tokio::time::sleep(POLL).await;
+        let task = slot.hand_over(work).unwrap();
+        tokio::time::sleep(POLL_INTERVAL).await;
         assert_eq!(count.load(Ordering::Relaxed), 1);
         end.send(()).unwrap();
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         assert_eq!(count.load(Ordering::Relaxed), 0);
         assert_eq!(state(&table, &task.task_id)["status"], "completed");
     }

@@ -12,7 +12,7 @@ use super::schema::{extend_calculation, pure, sets, tool};
 use crate::arguments::{Named, Seconds};
 use crate::calls::ClientCalls;
 use crate::context::Context;
-use crate::reply::{self, calculations};
+use crate::reply::calculations;
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use calc::EXPRESSION_CHARACTERS;
 use calc::ledger::Ledger;
@@ -79,7 +79,7 @@ impl BuiltIn for CalculateArguments {
         note_one(calls, Self::TOOL, &expression, precision, &done, started);
         let done = done?;
         let note = lowered_timeout_note(calls, timeout);
-        let result = reply::calculated(&done, &expression, precision.places());
+        let result = calculations::calculated(&done, &expression, precision.places());
         Ok(calculations::with_warnings(result, note))
     }
 }
@@ -107,7 +107,7 @@ impl BuiltIn for CalculateAdvancedArguments {
         let done = calls.turn(context, run).await;
         note_one(calls, Self::TOOL, &script, precision, &done, started);
         let done = done?;
-        let result = reply::scripted(&done, &script, precision.places());
+        let result = calculations::scripted(&done, &script, precision.places());
         let warnings = done.warnings.iter().cloned().chain(lowered_timeout_note(calls, timeout));
         Ok(calculations::with_warnings(result, warnings))
     }
@@ -127,7 +127,7 @@ impl BuiltIn for SetPrecisionArguments {
             return Err(Refused::failed(alone));
         }
         calls.client.state().precision.set(self.precision);
-        Ok(reply::precision_set(self.precision.places()))
+        Ok(calculations::precision_set(self.precision.places()))
     }
 }
 
