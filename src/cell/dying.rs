@@ -1,13 +1,10 @@
 //! Detects processes that are exiting or have been killed, through procfs.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
 
-use super::measure::{Fields, read_lossy};
+use super::proc_files::{Fields, numbers, read_lossy};
 use sys::Result;
 
 /// Returns true if every thread of the process at this procfs path is exiting or has a SIGKILL
@@ -16,13 +13,13 @@ use sys::Result;
 /// # Errors
 /// The process cannot be read.
 pub fn is_dying(proc: &OwnedFd, process: &str) -> Result<bool> {
-    for task in numbers(proc, &format!("{process}/task"))? {
+    for task in numbers::<i32>(proc, &format!("{process}/task"))? {
         let path = format!("{process}/task/{task}");
-        let is_task_dying = read_lossy(proc.as_fd(), &format!("{path}/stat")).and_then(|stat| {
+        let is_task_dying = read_lossy(proc, &format!("{path}/stat")).and_then(|stat| {
             if is_exiting(&stat) {
                 return Ok(true);
             }
-            has_kill(Fields::read(proc.as_fd(), &format!("{path}/status"))?.get("SigPnd"))
+            has_kill(Fields::read(proc, &format!("{path}/status"))?.get("SigPnd"))
         });
         match is_task_dying {
             Ok(true) | Err(Errno::ENOENT | Errno::ESRCH) => {}
@@ -49,30 +46,6 @@ fn is_exiting(stat: &str) -> bool {
     const EXITING: u64 = 4;
     let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
     flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & EXITING != 0)
-}
-
-/// Returns the numeric entries of a procfs directory; an empty list if the directory is gone.
-///
-/// # Errors
-/// The directory cannot be read.
-pub fn numbers(proc: &OwnedFd, path: &str) -> Result<Vec<i32>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let list = match Dir::openat(proc, path, flags, Mode::empty()) {
-        Ok(list) => list,
-        Err(Errno::ENOENT | Errno::ESRCH) => return Ok(Vec::new()),
-        Err(errno) => return Err(errno),
-    };
-    let mut numbers = Vec::new();
-    for entry in list {
-        match entry {
-            Ok(entry) => {
-                numbers.extend(entry.file_name().to_str().ok().and_then(|n| n.parse::<i32>().ok()))
-            }
-            Err(Errno::ENOENT | Errno::ESRCH) => break,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(numbers)
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@
 //! (pid_namespaces(7)).
 
 mod background;
-mod changes;
-mod end;
+mod children;
 mod input;
 mod job;
 mod open_files;
-mod shown;
+mod payload;
 mod tally;
 mod watch;
 
@@ -19,28 +18,36 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::bare::Domain;
 use super::files::{Files, Then};
 use super::mediate::mediator::{Mediator, Memory};
-use super::report::{self, First, FromInit, OverLimit, ToInit};
+use super::report::{self, First, FromInit, OverLimit, ShellLook, ShownState, ToInit};
 use super::spec::CellSpec;
 use super::{Design, ProcKind, Shared, limits, proc};
+use model::outcome::Waits;
 use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;
-use sys::process::{self, Dumpable, Reaped};
+use sys::process::{self, Dumpable, End, Reaped, Used};
 use sys::socket::{self, PacketWait};
 use sys::{Result, mount};
 
-use background::BackgroundJobs;
+use background::{BackgroundJobs, EndedJob};
+use children::Children;
+use input::InputQueries;
 use open_files::{Bounds, OpenFiles};
+use payload::Payload;
 use watch::Watch;
 
 /// Maximum number of children that are reaped in one turn.
 const MAX_REAPED: usize = 64;
+/// Maximum time that init waits for killed processes in order to add up their usage. A process in a
+/// slow system call ends late, and the client waits.
+const MAX_END_WAIT: Duration = Duration::from_millis(200);
+/// The same for a cell without a pid namespace, where no other process would reap them.
+const MAX_DOMAIN_END_WAIT: Duration = Duration::from_secs(60);
 
 /// Resources that the set-up of init leaves to its loop.
 #[derive(Debug)]
@@ -110,31 +117,23 @@ fn watch_open_files(
 /// State of the event loop.
 struct Init<'a> {
     control: BorrowedFd<'a>,
-    payload: Pid,
+    payload: Payload,
     domain: Option<Domain>,
-    children: SignalFd,
+    children: Children,
     mediator: Mediator<'a>,
     watch: Option<Watch>,
     /// Present if the limits of single processes allow more open files than the cell's share.
     open_files: Option<OpenFiles>,
     /// Inputs for which the supervisor waits until a process reads them.
-    inputs: Vec<input::InputQuery>,
-    /// The payload's directory in a procfs, if the supervisor has sent it.
-    shell_directory: Option<OwnedFd>,
+    inputs: InputQueries,
     /// Background jobs of the session's shell.
     jobs: BackgroundJobs,
-    /// True if more children may have ended than one turn reaps.
-    has_unreaped: bool,
     /// Memory limit of the cell in bytes: the profile's at first, then the job's.
     memory: u64,
     /// The workspace scanner, if replies list changed files.
     files: Option<Files>,
     /// Init's end of its socket pair with the payload, which waits there for the first scan.
     handoff: BorrowedFd<'a>,
-    /// Sum over all reaped processes.
-    user_us: u64,
-    system_us: u64,
-    max_rss: u64,
 }
 
 /// The memory limit and watch that answers to mediated calls depend on.
@@ -177,10 +176,7 @@ enum Cause {
 
 /// Runs the event loop until the payload has ended and its end is reported.
 pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()> {
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGCHLD);
-    mask.thread_block()?;
-    let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let children = Children::new()?;
     let InitResources { procfs, links: _links, domain } = ready;
     let watched = match &procfs {
         Some(procfs) if watches(entry.shared) => {
@@ -193,17 +189,15 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
     let mut init = Init {
         control: entry.control,
         // Set by `meet`.
-        payload: Pid::from_raw(0),
+        payload: Payload::default(),
         domain,
         children,
         memory: entry.design.profile.limits.memory,
         files: None,
         handoff: entry.handoff.0,
         mediator,
-        inputs: Vec::new(),
-        shell_directory: None,
+        inputs: InputQueries::default(),
         jobs: BackgroundJobs::default(),
-        has_unreaped: false,
         watch: watched.map(|proc| {
             let profile = &entry.design.profile;
             // In the host's network namespace, sockets of other processes would be counted too.
@@ -212,9 +206,6 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
             Watch::new(proc, profile.limits.memory, domain, socket)
         }),
         open_files: counted,
-        user_us: 0,
-        system_us: 0,
-        max_rss: 0,
     };
     // The payload sends its listener before its first call that needs an answer, or closes its end.
     init.meet(entry)?;
@@ -223,13 +214,22 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         match init.turn()? {
             Turn::Again => {}
             Turn::End(reaped, cause) => {
-                init.end_others()?;
-                let changed = init.final_scan(cause);
+                init.children.end_within(MAX_END_WAIT)?;
+                // Only init is left in the cell. Skipped for a cell that must end at once.
+                let changed = match cause {
+                    Cause::Program => init.files.as_mut().map(Files::last),
+                    Cause::OverLimit(_) => None,
+                };
                 init.report(reaped, cause, changed.as_ref())?;
-                return init.end_domain();
+                break;
             }
-            Turn::SupervisorGone => return init.end_domain(),
+            Turn::SupervisorGone => break,
         }
+    }
+    // In the tier without pid namespaces, the kernel does not end the other processes with init.
+    match init.domain {
+        None => Ok(()),
+        Some(_) => init.children.end_within(MAX_DOMAIN_END_WAIT),
     }
 }
 
@@ -242,7 +242,7 @@ impl Init<'_> {
         // supervisor, which interprets it as the exec.
         super::fds::close(theirs)?;
         super::fds::close(job)?;
-        self.payload = payload_pid(ours)?;
+        self.payload.pid = payload_pid(ours)?;
         let mut buffer = [0; 8];
         let mut received = socket::receive(ours, &mut buffer, PacketWait::Yes)?;
         self.mediator.attach(received.fds.first_mut().and_then(Option::take));
@@ -255,7 +255,7 @@ impl Init<'_> {
         // poll(2) ignores negative descriptors, but nix cannot express one: the control socket,
         // polled for no events, takes the listener's place.
         let listener = self.mediator.listener().unwrap_or(self.control);
-        let always = [self.control, self.children.as_fd(), listener];
+        let always = [self.control, self.children.signals.as_fd(), listener];
         let mut events: Vec<_> = always.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
         let waited = self.mediator.waited();
         events.extend(waited.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
@@ -276,27 +276,49 @@ impl Init<'_> {
         {
             return Ok(Turn::SupervisorGone);
         }
-        if (!children.is_empty() || self.has_unreaped)
+        if (!children.is_empty() || self.children.has_unreaped)
             && let Some(reaped) = self.reap()?
         {
             return Ok(Turn::End(reaped, Cause::Program));
         }
         self.continue_scan()?;
         let now = Instant::now();
-        self.look_at_inputs(now)?;
-        match self.look_at_memory(now)? {
-            Turn::Again => self.look_at_open_files(now),
-            end @ (Turn::End(..) | Turn::SupervisorGone) => Ok(end),
+        for number in self.inputs.take_answered(now) {
+            self.send(FromInit::Input { number, waits: Waits::Yes })?;
         }
+        Ok(match self.exceeded(now)? {
+            None => Turn::Again,
+            Some(limit) => {
+                // The payload itself may be waiting for a child. The cell ends in any case.
+                let pid = self.payload.pid.as_raw();
+                let killed = Reaped { pid, end: End::Signaled(9), used: Used::default() };
+                Turn::End(killed, Cause::OverLimit(limit))
+            }
+        })
+    }
+
+    /// Looks at the cell's memory and open files where a look is due. Returns the exceeded limit, if
+    /// there is one.
+    fn exceeded(&mut self, now: Instant) -> Result<Option<OverLimit>> {
+        if let Some(watch) = &mut self.watch
+            && watch.is_due(now)
+            && let Some(limit) = watch.exceeded(now)?
+        {
+            return Ok(Some(limit));
+        }
+        let Some(files) = self.open_files.as_mut().filter(|files| files.is_due(now)) else {
+            return Ok(None);
+        };
+        Ok(files.exceeded(now)?.then_some(OverLimit::OpenFiles))
     }
 
     /// Returns the maximum time for poll(2) to wait.
     fn timeout(&self) -> PollTimeout {
-        if self.has_unreaped || self.files.as_ref().is_some_and(Files::is_under_way) {
+        if self.children.has_unreaped || self.files.as_ref().is_some_and(Files::is_under_way) {
             return PollTimeout::ZERO;
         }
         let watch = self.watch.as_ref().map_or(PollTimeout::NONE, Watch::timeout);
-        let inputs = self.inputs.iter().map(input::InputQuery::timeout);
+        let inputs = self.inputs.timeout();
         let again = self.mediator.pending_timeout().map_or(PollTimeout::NONE, |time| {
             // Rounded up: a wait that ends too early would cause a turn without work.
             let time = time.saturating_add(Duration::from_micros(999));
@@ -304,8 +326,8 @@ impl Init<'_> {
         });
         // No timeout is -1, which would win the minimum.
         let open_files = self.open_files.as_ref().map_or(PollTimeout::NONE, OpenFiles::timeout);
-        let some = [watch, again, open_files].into_iter().filter(|one| *one != PollTimeout::NONE);
-        some.chain(inputs).min().unwrap_or(PollTimeout::NONE)
+        let some = [watch, inputs, again, open_files].into_iter();
+        some.filter(|one| *one != PollTimeout::NONE).min().unwrap_or(PollTimeout::NONE)
     }
 
     /// Executes one order of the supervisor.
@@ -332,8 +354,8 @@ impl Init<'_> {
             // ESRCH: the payload has ended, and its report comes next.
             ToInit::Terminate => sent(kill(Pid::from_raw(-1), Signal::SIGTERM))?,
             ToInit::End => return Ok(Turn::SupervisorGone),
-            ToInit::Interrupt { since } => self.interrupt(since)?,
-            ToInit::Signal { signal, since } => self.signal_job(signal, since)?,
+            ToInit::Interrupt { since } => self.payload.interrupt_command(since)?,
+            ToInit::Signal { signal, since } => self.payload.signal_command(signal, since)?,
             ToInit::Look(first) => {
                 let files = self.files.insert(Files::new(self.memory));
                 if first == First::Something {
@@ -342,15 +364,24 @@ impl Init<'_> {
             }
             ToInit::LookAtShell(look) => self.look_at_shell(&look)?,
             ToInit::Confirm => {
-                let is_ending = self.is_shell_ending();
+                let is_ending = self.payload.is_ending();
                 report::send(self.control, &FromInit::Confirmed { is_ending }, &[])?;
             }
             ToInit::ShellDirectory => {
-                self.shell_directory = received.fds.first_mut().and_then(Option::take);
+                self.payload.directory = received.fds.first_mut().and_then(Option::take);
             }
-            ToInit::Follow { pid, input } => self.follow(pid, input)?,
-            ToInit::SignalJob { signal, pid } => self.signal_background_job(signal, pid)?,
-            ToInit::AskInput { number, input } => self.query_input(number, input)?,
+            ToInit::Follow { pid, input } => {
+                if let Some(ended) = self.jobs.follow(pid, input) {
+                    self.report_job(&ended)?;
+                }
+            }
+            ToInit::SignalJob { signal, pid } => {
+                self.jobs.signal(signal, pid, self.payload.number())?;
+            }
+            ToInit::AskInput { number, input } => {
+                let waits = self.inputs.add(number, input);
+                self.send(FromInit::Input { number, waits })?;
+            }
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
         Ok(Turn::Again)
@@ -360,27 +391,65 @@ impl Init<'_> {
     /// [`MAX_REAPED`] per turn: a flood of short-lived processes must not keep init from its orders
     /// and from watching memory.
     fn reap(&mut self) -> Result<Option<Reaped>> {
-        while self.children.read_signal()?.is_some() {}
-        self.has_unreaped = true;
+        self.children.clear_signals()?;
         for _ in 0..MAX_REAPED {
-            match process::reap() {
-                Ok(Some(reaped)) => {
-                    self.add(&reaped);
-                    if reaped.pid == self.payload.as_raw() {
-                        return Ok(Some(reaped));
-                    }
-                    self.record_reaped(reaped);
-                }
-                Ok(None) | Err(Errno::ECHILD) => {
-                    self.has_unreaped = false;
-                    break;
-                }
-                Err(errno) => return Err(errno),
+            let Some(reaped) = self.children.reap()? else { break };
+            if reaped.pid == self.payload.pid.as_raw() {
+                return Ok(Some(reaped));
             }
+            self.jobs.record_reaped(reaped);
         }
-        self.report_ended_jobs()?;
+        for ended in self.jobs.take_ended(self.payload.number()) {
+            self.report_job(&ended)?;
+        }
         Ok(None)
     }
+
+    /// Reports the end of a background job, and drops the request about its input.
+    fn report_job(&mut self, ended: &EndedJob) -> Result<()> {
+        self.inputs.remove(ended.input);
+        self.send(FromInit::JobEnded(ended.report(self.counts().denied)))
+    }
+
+    /// Reports whether the shell shows the end of a call, and the counters if it does.
+    fn look_at_shell(&mut self, look: &ShellLook) -> Result<()> {
+        let state = self.payload.shown(look);
+        self.send(FromInit::Shown { number: look.number, shell: state })?;
+        match state {
+            ShownState::Runs { .. } | ShownState::Unseen { .. } => Ok(()),
+            ShownState::Over { .. } => {
+                self.inputs.remove(look.input);
+                match &mut self.files {
+                    Some(files) => {
+                        files.begin(Then::Count);
+                        Ok(())
+                    }
+                    None => self.report_counts(None),
+                }
+            }
+        }
+    }
+
+    /// Takes one step of the running scan of the workspace. When the scan is complete, sends the
+    /// message that waited for it.
+    fn continue_scan(&mut self) -> Result<()> {
+        let Some(files) = &mut self.files else { return Ok(()) };
+        let Some((then, changed)) = files.step() else { return Ok(()) };
+        match then {
+            Then::Begin => match socket::send(self.handoff, b"l", &[]) {
+                // The payload's end is the next event.
+                Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
+                Err(errno) => Err(errno),
+            },
+            Then::Count => self.report_counts(Some(&changed)),
+        }
+    }
+}
+
+/// Returns the timeout for a poll(2) that ends at `instant`, rounded up: 0 would spin until then.
+fn timeout_until(instant: Instant) -> PollTimeout {
+    let wait = instant.saturating_duration_since(Instant::now());
+    PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
 }
 
 /// Receives the payload's pid, its first message.

@@ -30,6 +30,7 @@ pub mod mounts;
 pub mod network;
 pub mod payload;
 pub mod proc;
+pub mod proc_files;
 pub mod record;
 pub mod removal;
 pub mod report;

@@ -3,20 +3,19 @@
 //! All values come from `/proc/<pid>` of the future program, as the kernel shows it to the
 //! supervisor. A value that differs from what the floor demands refuses the cell.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, readlinkat};
-use nix::sys::stat::Mode;
-use nix::unistd::read;
+use nix::fcntl::readlinkat;
 
 use super::Design;
 use super::ids::{HostIds, Supplementary};
 use super::limits::{open_files, process_count};
 use super::mounts::{HIDDEN, HIDDEN_TERMINALS, TERMINALS};
 use super::proc::SUBSET;
+use super::proc_files::{Fields, read_all, read_bytes};
 use super::report::{Probes, raw};
 use model::core_dumps::{self, CoreHandler};
 use model::profile::ProcView;
@@ -387,47 +386,6 @@ pub fn probes(probes: Probes, design: &Design) -> Result<Probed, UnfitCell> {
         new_namespace: met("a new user namespace", probes.namespace, Errno::EPERM)?,
         packet_socket: met("a packet socket", probes.packet, Errno::EPERM)?,
     })
-}
-
-/// `Name:<tab>value` lines of a procfs file.
-pub struct Fields(String);
-
-impl Fields {
-    /// Reads a whole file of this format.
-    pub fn read(process: impl AsFd, file: &str) -> Result<Self, Errno> {
-        read_lossy(process, file).map(Self)
-    }
-
-    /// Returns the value of a field, empty if it is absent.
-    pub fn get(&self, name: &str) -> &str {
-        self.0
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map_or("", str::trim)
-    }
-}
-
-/// Reads a whole procfs file that is text.
-pub fn read_all(process: impl AsFd, file: &str) -> Result<String, Errno> {
-    String::from_utf8(read_bytes(process, file)?).map_err(|_| Errno::EILSEQ)
-}
-
-/// Reads a whole procfs file that contains a program's name, and replaces bytes that are not UTF-8.
-pub fn read_lossy(process: impl AsFd, file: &str) -> Result<String, Errno> {
-    read_bytes(process, file).map(|text| String::from_utf8_lossy(&text).into_owned())
-}
-
-fn read_bytes(process: impl AsFd, file: &str) -> Result<Vec<u8>, Errno> {
-    let fd: OwnedFd = openat(process, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let mut text = Vec::new();
-    let mut buffer = [0; 8192];
-    loop {
-        let length = read(&fd, &mut buffer)?;
-        if length == 0 {
-            return Ok(text);
-        }
-        text.extend_from_slice(buffer.get(..length).unwrap_or_default());
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! Entries in use at that moment remain: the facts, which are mount points, and two links that init
 //! holds open. Undoing the option needs CAP_SYS_ADMIN in the cell's user namespace, which no
 //! process of the cell has.
-//! the option needs CAP_SYS_ADMIN in the cell's user namespace, which no process of the cell has.
 
 use std::os::fd::OwnedFd;
 

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use nix::fcntl::readlinkat;
 
 use crate::Design;
-use crate::measure::{Fields, NAMESPACES, Operator, UnfitCell, demand, groups, hard_limits};
+use crate::measure::{NAMESPACES, Operator, UnfitCell, demand, groups, hard_limits};
+use crate::proc_files::Fields;
 use model::receipt::Measured;
 
 /// Measures the process whose procfs directory is `process`.

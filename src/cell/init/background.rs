@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::Init;
 use super::job::{self, Process};
 use super::tally::status;
-use crate::report::{FromInit, InitCounters, InputFile, ReapedJob};
+use crate::report::{InitCounters, InputFile, ReapedJob};
 use model::job::JobSignal;
 use sys::Result;
-use sys::process::Reaped;
+use sys::process::{Reaped, Used};
 
 /// Maximum number of remembered ends: a job may end before the supervisor asks to follow it.
 const MAX_REMEMBERED: usize = 64;
@@ -32,81 +31,76 @@ struct FollowedJob {
     reaped: Option<Reaped>,
 }
 
-impl Init<'_> {
-    /// Follows a job until its end, or reports the end at once if it has ended already.
-    pub(super) fn follow(&mut self, pid: u32, input: Option<InputFile>) -> Result<()> {
-        let ended = self.jobs.reaped.iter().rposition(|reaped| is(reaped, pid));
-        if let Some(reaped) = ended.and_then(|index| self.jobs.reaped.remove(index)) {
-            return self.report_end(pid, Some(&reaped));
-        }
+/// The end of a background job.
+#[derive(Debug)]
+pub(super) struct EndedJob {
+    pid: u32,
+    pub input: Option<InputFile>,
+    /// The end of the job's leader, if init has seen it.
+    reaped: Option<Reaped>,
+}
+
+impl EndedJob {
+    /// Makes the report to the supervisor, with the cell's number of denied calls.
+    pub(super) fn report(&self, denied: u16) -> ReapedJob {
+        let Used { user_us, system_us, max_rss } =
+            self.reaped.map(|reaped| reaped.used).unwrap_or_default();
+        let counts = InitCounters { user_us, system_us, max_rss, denied };
+        let status = self.reaped.map(|reaped| status(reaped.end));
+        ReapedJob { pid: self.pid, status, counts }
+    }
+}
+
+impl BackgroundJobs {
+    /// Follows a job until its end; returns the end if it has ended already.
+    pub(super) fn follow(&mut self, pid: u32, input: Option<InputFile>) -> Option<EndedJob> {
+        let ended = self.reaped.iter().rposition(|reaped| is(reaped, pid));
+        let reaped = ended.and_then(|index| self.reaped.remove(index));
         // A process that has ended but is not reaped yet counts as running.
-        if !job::runs(pid) {
-            return self.report_end(pid, None);
+        if reaped.is_some() || !job::runs(pid) {
+            return Some(EndedJob { pid, input, reaped });
         }
-        self.jobs.followed.push(FollowedJob {
-            pid,
-            input,
-            signalled: BTreeSet::new(),
-            reaped: None,
-        });
-        Ok(())
+        let signalled = BTreeSet::new();
+        self.followed.push(FollowedJob { pid, input, signalled, reaped: None });
+        None
     }
 
     /// Records a reaped process.
     pub(super) fn record_reaped(&mut self, reaped: Reaped) {
-        match self.jobs.followed.iter_mut().find(|job| is(&reaped, job.pid)) {
+        match self.followed.iter_mut().find(|job| is(&reaped, job.pid)) {
             Some(job) => job.reaped = Some(reaped),
             None => {
-                if self.jobs.reaped.len() >= MAX_REMEMBERED {
-                    self.jobs.reaped.pop_front();
+                if self.reaped.len() >= MAX_REMEMBERED {
+                    self.reaped.pop_front();
                 }
-                self.jobs.reaped.push_back(reaped);
+                self.reaped.push_back(reaped);
             }
         }
     }
 
-    /// Reports the jobs that have ended. Reads all processes only if a job was sent a signal.
-    pub(super) fn report_ended_jobs(&mut self) -> Result<()> {
-        let shell = self.shell();
+    /// Removes and returns the jobs that have ended. Reads all processes only if a job was sent a
+    /// signal.
+    pub(super) fn take_ended(&mut self, shell: u32) -> Vec<EndedJob> {
         let is_over = |job: &mut FollowedJob| {
             job.reaped.is_some()
                 && (job.signalled.is_empty()
                     || job::none_remain(|all| led_by(all, &job.signalled, shell)))
         };
-        for job in self.jobs.followed.extract_if(.., is_over).collect::<Vec<_>>() {
-            self.drop_input(job.input);
-            self.report_end(job.pid, job.reaped.as_ref())?;
-        }
-        Ok(())
-    }
-
-    fn report_end(&self, pid: u32, reaped: Option<&Reaped>) -> Result<()> {
-        let used = reaped.map(|reaped| reaped.used).unwrap_or_default();
-        let counts = InitCounters {
-            user_us: used.user_us,
-            system_us: used.system_us,
-            max_rss: used.max_rss,
-            denied: self.counts().denied,
-        };
-        let status = reaped.map(|reaped| status(reaped.end));
-        self.send(FromInit::JobEnded(ReapedJob { pid, status, counts }))
+        let ended = self.followed.extract_if(.., is_over);
+        ended
+            .map(|FollowedJob { pid, input, reaped, .. }| EndedJob { pid, input, reaped })
+            .collect()
     }
 
     /// Sends a signal to the processes of a job.
-    pub(super) fn signal_background_job(&mut self, signal: JobSignal, pid: u32) -> Result<()> {
-        let shell = self.shell();
-        let Some(job) = self.jobs.followed.iter_mut().find(|job| job.pid == pid) else {
+    pub(super) fn signal(&mut self, signal: JobSignal, pid: u32, shell: u32) -> Result<()> {
+        let Some(job) = self.followed.iter_mut().find(|job| job.pid == pid) else {
             return Ok(());
         };
         job.signalled.insert(pid);
         let sent = job::signal_all(signal, |all| led_by(all, &job.signalled, shell))?;
         job.signalled.extend(sent);
         Ok(())
-    }
-
-    /// Returns the pid of the session's shell.
-    pub(super) fn shell(&self) -> u32 {
-        u32::try_from(self.payload.as_raw()).unwrap_or(u32::MAX)
     }
 }
 

@@ -6,21 +6,18 @@
 //! kernel that forbids it (a ptrace_scope of 2 or 3) the answer is "no", so that waiting is not
 //! reported early. Only reads of the file that the supervisor made as the input of this call count,
 //! not those of another pipe or socket.
-//! input of this call does.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::dir::Dir;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::fcntl::AtFlags;
 use nix::poll::PollTimeout;
-use nix::sys::stat::{Mode, fstatat};
-use nix::unistd::read;
+use nix::sys::stat::fstatat;
 
-use super::Init;
-use crate::report::{FromInit, InputFile};
+use super::timeout_until;
+use crate::proc_files::{numbers, open_proc, read_start};
+use crate::report::InputFile;
 use model::outcome::Waits;
-use sys::Result;
 
 /// Minimum and maximum time between two checks. A check takes tens of microseconds if there are few
 /// processes.
@@ -29,7 +26,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// A request of the supervisor to report once a process waits for an input.
 #[derive(Debug)]
-pub(super) struct InputQuery {
+struct InputQuery {
     number: u32,
     input: InputFile,
     proc: OwnedFd,
@@ -38,18 +35,11 @@ pub(super) struct InputQuery {
 }
 
 impl InputQuery {
-    /// Returns how long poll(2) may wait before the next check.
-    pub(super) fn timeout(&self) -> PollTimeout {
-        let wait = self.next.saturating_duration_since(Instant::now());
-        // Rounded up: a timeout of 0 would spin until the time of the check.
-        PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
-    }
-
     /// Returns true if a process of the cell waits for the input.
     fn waits(&self) -> bool {
-        let processes = numbers(&self.proc, ".");
+        let processes: Vec<u32> = numbers(&self.proc, ".").unwrap_or_default();
         processes.iter().any(|pid| {
-            let tasks = numbers(&self.proc, &format!("{pid}/task"));
+            let tasks = numbers(&self.proc, &format!("{pid}/task")).unwrap_or_default();
             tasks.iter().any(|task| self.task_waits(*pid, *task))
         })
     }
@@ -57,12 +47,9 @@ impl InputQuery {
     fn task_waits(&self, pid: u32, task: u32) -> bool {
         let mut buffer = [0; 256];
         let path = format!("{pid}/task/{task}/syscall");
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let length = openat(&self.proc, path.as_str(), flags, Mode::empty())
-            .and_then(|fd| read(&fd, &mut buffer));
         // The process has ended meanwhile, or the kernel forbids reading this file.
-        let Ok(length) = length else { return false };
-        let text = std::str::from_utf8(buffer.get(..length).unwrap_or_default());
+        let Ok(text) = read_start(&self.proc, &path, &mut buffer) else { return false };
+        let text = std::str::from_utf8(text);
         let Some(descriptor) = text.ok().and_then(descriptor) else { return false };
         let path = format!("{pid}/fd/{descriptor}");
         fstatat(self.proc.as_fd(), path.as_str(), AtFlags::empty())
@@ -70,56 +57,51 @@ impl InputQuery {
     }
 }
 
-impl Init<'_> {
-    /// Answers a request about an input at once, and again when a process waits for it.
-    pub(super) fn query_input(&mut self, number: u32, input: InputFile) -> Result<()> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let proc = match openat(AT_FDCWD, "/proc", flags, Mode::empty()) {
-            Ok(proc) => proc,
-            Err(_) => return self.send(FromInit::Input { number, waits: Waits::No }),
-        };
+/// The requests about inputs that no process has waited for yet.
+#[derive(Debug, Default)]
+pub(super) struct InputQueries(Vec<InputQuery>);
+
+impl InputQueries {
+    /// Returns whether a process waits for an input now. If not, keeps the request, in place of an
+    /// earlier one about the same input.
+    pub(super) fn add(&mut self, number: u32, input: InputFile) -> Waits {
+        let Ok(proc) = open_proc() else { return Waits::No };
         let next = Instant::now() + MIN_PAUSE;
         let query = InputQuery { number, input, proc, pause: MIN_PAUSE, next };
-        match query.waits() {
-            true => self.send(FromInit::Input { number, waits: Waits::Yes }),
-            false => {
-                self.drop_input(Some(input));
-                self.inputs.push(query);
-                self.send(FromInit::Input { number, waits: Waits::No })
-            }
+        if query.waits() {
+            return Waits::Yes;
         }
+        self.remove(Some(input));
+        self.0.push(query);
+        Waits::No
     }
 
     /// Drops the request about an input.
-    pub(super) fn drop_input(&mut self, input: Option<InputFile>) {
-        self.inputs.retain(|query| Some(query.input) != input);
+    pub(super) fn remove(&mut self, input: Option<InputFile>) {
+        self.0.retain(|query| Some(query.input) != input);
     }
 
-    pub(super) fn look_at_inputs(&mut self, now: Instant) -> Result<()> {
-        let mut waiting = Vec::new();
-        for query in self.inputs.iter_mut().filter(|query| query.next <= now) {
-            if query.waits() {
-                waiting.push((query.number, query.input));
-            } else {
+    /// Removes the requests for whose input a process waits now, and returns their numbers.
+    pub(super) fn take_answered(&mut self, now: Instant) -> Vec<u32> {
+        let is_answered = |query: &mut InputQuery| {
+            if query.next > now {
+                return false;
+            }
+            let waits = query.waits();
+            if !waits {
                 query.pause = (query.pause * 5 / 4).min(MAX_PAUSE);
                 query.next = Instant::now() + query.pause;
             }
-        }
-        for (number, input) in waiting {
-            self.drop_input(Some(input));
-            self.send(FromInit::Input { number, waits: Waits::Yes })?;
-        }
-        Ok(())
+            waits
+        };
+        self.0.extract_if(.., is_answered).map(|query| query.number).collect()
     }
-}
 
-/// Returns the numeric entries of a procfs directory; an empty list if it cannot be read.
-pub(super) fn numbers(proc: &OwnedFd, path: &str) -> Vec<u32> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let Ok(list) = Dir::openat(proc, path, flags, Mode::empty()) else { return Vec::new() };
-    // By value: nix rewinds a borrowed list at its end (lseek(2)), which the filter refuses.
-    let names = list.into_iter().filter_map(std::result::Result::ok);
-    names.filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok()).collect()
+    /// Returns how long poll(2) may wait before the next check.
+    pub(super) fn timeout(&self) -> PollTimeout {
+        let next = self.0.iter().map(|query| query.next).min();
+        next.map_or(PollTimeout::NONE, timeout_until)
+    }
 }
 
 /// Parses a line of `/proc/PID/syscall` (proc(5)): returns the descriptor that a sleeping task

@@ -8,13 +8,12 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::stat::Mode;
-use nix::unistd::{Pid, read};
+use nix::unistd::Pid;
 
-use super::input::numbers;
-use super::{Init, sent};
+use super::payload::Payload;
+use super::sent;
+use crate::proc_files::{numbers, open_proc, read_start};
 use crate::report::Ticks;
 use model::job::JobSignal;
 use sys::Result;
@@ -35,13 +34,13 @@ pub(super) struct Process {
     pub began: Ticks,
 }
 
-impl Init<'_> {
+impl Payload {
     /// Sends INT to the shell and to the command's processes in its group. One kill(2) for the
     /// group if it has no other member: a shell that is signalled while its child exits
     /// successfully continues with the next command (bash(1), SIGNALS), and so would one whose
     /// child is replaced before its own signal arrives.
-    pub(super) fn interrupt(&self, since: Ticks) -> Result<()> {
-        let shell = self.shell();
+    pub(super) fn interrupt_command(&self, since: Ticks) -> Result<()> {
+        let shell = self.number();
         let in_group = |all: &[Process]| -> BTreeSet<u32> {
             let others = all.iter().filter(|one| one.group == shell && one.pid != shell);
             others.map(|one| one.pid).collect()
@@ -49,11 +48,11 @@ impl Init<'_> {
         let command = |all: &[Process]| -> BTreeSet<u32> {
             members(all, shell, since).intersection(&in_group(all)).copied().collect()
         };
-        let all = processes(&procfs()?);
+        let all = processes(&open_proc()?);
         // The payload began a session, so that it leads the group of the same number.
         let is_alone = in_group(&all).is_subset(&command(&all));
-        let payload = self.payload.as_raw();
-        let to = Pid::from_raw(if is_alone { -payload } else { payload });
+        let pid = self.pid.as_raw();
+        let to = Pid::from_raw(if is_alone { -pid } else { pid });
         sent(kill(to, Signal::SIGINT))?;
         // A stopped process receives the signal once it continues.
         sent(kill(to, Signal::SIGCONT))?;
@@ -62,10 +61,10 @@ impl Init<'_> {
 
     /// Sends a signal to the command's processes. The shell is sent INT first, so that it does not
     /// run the rest of the command when they are gone.
-    pub(super) fn signal_job(&self, signal: JobSignal, since: Ticks) -> Result<()> {
-        sent(kill(self.payload, Signal::SIGINT))?;
-        sent(kill(self.payload, Signal::SIGCONT))?;
-        let shell = self.shell();
+    pub(super) fn signal_command(&self, signal: JobSignal, since: Ticks) -> Result<()> {
+        sent(kill(self.pid, Signal::SIGINT))?;
+        sent(kill(self.pid, Signal::SIGCONT))?;
+        let shell = self.number();
         signal_all(signal, |all| members(all, shell, since)).map(drop)
     }
 }
@@ -81,7 +80,7 @@ pub(super) fn signal_all(
         JobSignal::Terminate => (Signal::SIGTERM, 1),
         JobSignal::Kill => (Signal::SIGKILL, MAX_KILL_ROUNDS),
     };
-    let proc = procfs()?;
+    let proc = open_proc()?;
     let mut before = BTreeSet::new();
     for _ in 0..rounds {
         let selected = select(&processes(&proc));
@@ -103,17 +102,12 @@ pub(super) fn signal_all(
 
 /// Returns true if `select` picks no running process.
 pub(super) fn none_remain(select: impl Fn(&[Process]) -> BTreeSet<u32>) -> bool {
-    procfs().is_ok_and(|proc| select(&processes(&proc)).is_empty())
+    open_proc().is_ok_and(|proc| select(&processes(&proc)).is_empty())
 }
 
 /// Returns true if a process with this pid exists.
 pub(super) fn runs(pid: u32) -> bool {
-    procfs().is_ok_and(|proc| stat(&proc, pid).is_some())
-}
-
-fn procfs() -> Result<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    openat(AT_FDCWD, "/proc", flags, Mode::empty())
+    open_proc().is_ok_and(|proc| stat(&proc, pid).is_some())
 }
 
 /// Returns the processes of `all` that belong to a command that began at `since`.
@@ -142,15 +136,13 @@ fn members(all: &[Process], shell: u32, since: Ticks) -> BTreeSet<u32> {
 }
 
 fn processes(proc: &OwnedFd) -> Vec<Process> {
-    numbers(proc, ".").into_iter().filter_map(|pid| stat(proc, pid)).collect()
+    numbers(proc, ".").unwrap_or_default().into_iter().filter_map(|pid| stat(proc, pid)).collect()
 }
 
 fn stat(proc: &OwnedFd, pid: u32) -> Option<Process> {
     let mut buffer = [0; 1024];
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    let file = openat(proc, format!("{pid}/stat").as_str(), flags, Mode::empty()).ok()?;
-    let length = read(&file, &mut buffer).ok()?;
-    parse_stat(pid, &String::from_utf8_lossy(buffer.get(..length)?))
+    let line = read_start(proc, &format!("{pid}/stat"), &mut buffer).ok()?;
+    parse_stat(pid, &String::from_utf8_lossy(line))
 }
 
 /// Parses a `stat` line. The name stands in brackets, and may contain brackets and spaces.

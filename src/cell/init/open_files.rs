@@ -6,20 +6,17 @@
 //! Descriptors are counted instead of files: those shared by fork(2) or dup(2) count once for each
 //! process or number.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use nix::dir::Dir;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::fcntl::AtFlags;
 use nix::poll::PollTimeout;
-use nix::sys::stat::{Mode, fstatat};
-use nix::unistd::read;
+use nix::sys::stat::fstatat;
 
-use super::{Cause, Init, Turn};
+use super::timeout_until;
 use crate::bare::Domain;
-use crate::report::OverLimit;
-use sys::Result;
-use sys::process::{self, End, Reaped, Used};
+use crate::proc_files::{numbers, open_proc, read_start};
+use sys::{Result, process};
 
 /// Time between two counts if the cell has so many processes that they could exceed its share.
 const BUSY_INTERVAL: Duration = Duration::from_millis(250);
@@ -48,19 +45,6 @@ pub(super) struct OpenFiles {
     next: Instant,
 }
 
-impl Init<'_> {
-    /// Counts the cell's open files if a count is due, and ends the cell if it has too many.
-    pub(super) fn look_at_open_files(&mut self, now: Instant) -> Result<Turn> {
-        let Some(watch) = &mut self.open_files else { return Ok(Turn::Again) };
-        if now < watch.next || !watch.exceeded(now)? {
-            return Ok(Turn::Again);
-        }
-        let killed =
-            Reaped { pid: self.payload.as_raw(), end: End::Signaled(9), used: Used::default() };
-        Ok(Turn::End(killed, Cause::OverLimit(OverLimit::OpenFiles)))
-    }
-}
-
 impl OpenFiles {
     /// Makes a watch. Without a procfs, the first count opens the cell's `/proc`.
     pub(super) fn new(bounds: Bounds, proc: Option<OwnedFd>, domain: Option<Domain>) -> Self {
@@ -69,22 +53,24 @@ impl OpenFiles {
 
     /// Returns how long poll(2) may wait before the next count.
     pub(super) fn timeout(&self) -> PollTimeout {
-        let wait = self.next.saturating_duration_since(Instant::now());
-        // Rounded up: a timeout of 0 would spin until the time of the count.
-        PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        timeout_until(self.next)
+    }
+
+    /// Returns true if it is time to count.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
     }
 
     /// Returns true if the cell has more open files than its share.
-    fn exceeded(&mut self, now: Instant) -> Result<bool> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    pub(super) fn exceeded(&mut self, now: Instant) -> Result<bool> {
         let proc = match self.proc.take() {
             Some(proc) => proc,
-            None => open(c"/proc", flags, Mode::empty())?,
+            None => open_proc()?,
         };
         let bounds = self.bounds;
-        let domain = self.domain;
         let cell = DescriptorTables { proc: &proc, bounds };
-        let processes = cell.numbers(".", domain)?;
+        let mut processes: Vec<i32> = numbers(&proc, ".")?;
+        processes.retain(|pid| self.domain.is_none_or(|domain| domain.has(*pid)));
         let threads: Vec<(i32, u64)> =
             processes.into_iter().map(|pid| (pid, cell.threads(pid))).collect();
         let tasks: u64 = threads.iter().map(|(_, threads)| *threads).sum();
@@ -103,18 +89,6 @@ struct DescriptorTables<'p> {
 }
 
 impl DescriptorTables<'_> {
-    /// Lists the processes of a procfs, or the threads of one.
-    fn numbers(&self, path: &str, domain: Option<Domain>) -> Result<Vec<i32>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut numbers = Vec::new();
-        for entry in Dir::openat(self.proc, path, flags, Mode::empty())? {
-            let name = entry?;
-            let number = name.file_name().to_str().ok().and_then(|name| name.parse().ok());
-            numbers.extend(number.filter(|pid| domain.is_none_or(|domain| domain.has(*pid))));
-        }
-        Ok(numbers)
-    }
-
     /// Returns the number of threads of a process from the link count of its `task` directory,
     /// without listing it; 0 if the process has ended.
     fn threads(&self, pid: i32) -> u64 {
@@ -145,7 +119,7 @@ impl DescriptorTables<'_> {
     /// dumpable.
     fn count_threads(&self, pid: i32) -> u64 {
         // A process that has ended meanwhile has no descriptors.
-        let threads = self.numbers(&format!("{pid}/task"), None).unwrap_or_default();
+        let threads = numbers(self.proc, &format!("{pid}/task")).unwrap_or_default();
         let mut sum = 0_u64;
         let mut first = None;
         for thread in threads {
@@ -187,12 +161,9 @@ impl DescriptorTables<'_> {
 
     /// Returns the size of a descriptor table, but at most RLIMIT_NOFILE.
     fn table_size(&self, directory: &str) -> u64 {
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let path = format!("{directory}/status");
-        let opened = openat(self.proc.as_fd(), path.as_str(), flags, Mode::empty());
         let mut buffer = [0; 4096];
-        let length = opened.and_then(|file| read(&file, &mut buffer)).unwrap_or(0);
-        let text = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
+        let text = read_start(self.proc, &format!("{directory}/status"), &mut buffer);
+        let text = String::from_utf8_lossy(text.unwrap_or_default());
         let field = text.lines().find_map(|line| line.strip_prefix("FDSize:"));
         let size = field.and_then(|field| field.trim().parse().ok()).unwrap_or(0_u64);
         size.min(self.bounds.each)

@@ -7,26 +7,24 @@ use super::{Cause, Init};
 use crate::report::{FromInit, InitCounters, PayloadEnd};
 use model::outcome::FilesChanged;
 use sys::Result;
-use sys::process::{End, Reaped};
+use sys::process::{End, Reaped, Used};
 use sys::socket;
 
 impl Init<'_> {
+    /// Returns the counters of the processes that init has reaped.
     pub(super) fn counts(&self) -> InitCounters {
         let peak = self.watch.as_ref().map_or(0, Watch::peak);
         let denied = self.mediator.refusals().iter().count();
-        InitCounters {
-            user_us: self.user_us,
-            system_us: self.system_us,
-            max_rss: self.max_rss.max(peak),
-            denied: u16::try_from(denied).unwrap_or(u16::MAX),
-        }
+        let Used { user_us, system_us, max_rss } = self.children.used;
+        let denied = u16::try_from(denied).unwrap_or(u16::MAX);
+        InitCounters { user_us, system_us, max_rss: max_rss.max(peak), denied }
     }
 
     /// Reports the counters including those of the shell, and the changes in the workspace if it was
     /// scanned. Resets the counts of refused calls.
-    pub(super) fn count(&mut self, changed: Option<&FilesChanged>) -> Result<()> {
+    pub(super) fn report_counts(&mut self, changed: Option<&FilesChanged>) -> Result<()> {
         let counts = self.counts();
-        let (user, system) = self.shell_time();
+        let (user, system) = self.payload.processor_time();
         let user_us = counts.user_us.saturating_add(user);
         let system_us = counts.system_us.saturating_add(system);
         let counted = FromInit::Counted(InitCounters { user_us, system_us, ..counts });

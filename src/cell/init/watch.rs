@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollTimeout;
 
-use super::{Cause, Init, Turn};
+use super::timeout_until;
 use crate::bare::Domain;
 use crate::report::OverLimit;
 use sys::Result;
-use sys::process::{self, End, Reaped, Used};
+use sys::process;
 
 use files::private_files;
 use lineage::{Lineage, Relation};
@@ -84,21 +84,6 @@ pub(crate) struct Watch {
     peak: u64,
 }
 
-impl Init<'_> {
-    /// Looks at the cell's memory if a look is due.
-    pub(super) fn look_at_memory(&mut self, now: Instant) -> Result<Turn> {
-        let Some(watch) = &mut self.watch else { return Ok(Turn::Again) };
-        if !watch.is_due(now) {
-            return Ok(Turn::Again);
-        }
-        let Some(over) = watch.exceeded(now)? else { return Ok(Turn::Again) };
-        // The payload itself may be waiting for a child. The cell ends in any case.
-        let killed =
-            Reaped { pid: self.payload.as_raw(), end: End::Signaled(9), used: Used::default() };
-        Ok(Turn::End(killed, Cause::OverLimit(over)))
-    }
-}
-
 impl Watch {
     /// Makes a watch that does nothing until it is started.
     pub(crate) fn new(
@@ -135,10 +120,7 @@ impl Watch {
 
     /// Returns how long poll(2) may wait before the next look.
     pub(crate) fn timeout(&self) -> PollTimeout {
-        let Some(next) = self.next else { return PollTimeout::NONE };
-        let wait = next.saturating_duration_since(Instant::now());
-        // Rounded up: a timeout of 0 would spin until the instant has come.
-        PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        self.next.map_or(PollTimeout::NONE, timeout_until)
     }
 
     pub(crate) fn is_due(&self, now: Instant) -> bool {

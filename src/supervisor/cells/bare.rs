@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
 use cell::bare::Domain;
-use cell::measure::Fields;
+use cell::proc_files::Fields;
 use sys::process;
 
 /// Kills every process of every cell, and reaps those that have ended so far.

@@ -357,7 +357,7 @@ fn prefer_for_oom_kill(process: &OwnedFd) -> Result<(), Errno> {
 /// (pidfd_open(2)).
 fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
     use std::os::fd::AsRawFd;
-    let info = measure::read_all(proc, &format!("self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let info = cell::proc_files::read_all(proc, &format!("self/fdinfo/{}", pidfd.as_raw_fd()))?;
     info.lines()
         .find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
         .filter(|pid| *pid > 0)

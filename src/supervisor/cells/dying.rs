@@ -14,8 +14,8 @@ use nix::errno::Errno;
 
 use super::cell::Cell;
 use cell::Shared;
-use cell::dying::{has_kill, is_dying, numbers};
-use cell::measure::Fields;
+use cell::dying::{has_kill, is_dying};
+use cell::proc_files::{Fields, numbers};
 use model::outcome::FilesChanged;
 use sys::Result;
 
@@ -133,7 +133,7 @@ enum Progress {
 
 impl Look {
     fn begin(proc: &OwnedFd, init: i32) -> Result<Self> {
-        let listed = numbers(proc, ".")?;
+        let listed = numbers::<i32>(proc, ".")?;
         Ok(Self { init, listed, parents: BTreeMap::new(), alive: Vec::new() })
     }
 

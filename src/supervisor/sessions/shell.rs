@@ -26,7 +26,7 @@ use crate::cells::streams::FarEnds;
 use cell::report::{self, FromInit, InitCounters, PayloadEnd, Ticks};
 use cell::sealed::Overlays;
 use cell::size::Sizes;
-use cell::{Design, measure};
+use cell::{Design, proc_files};
 use model::call::{Argv, Cwd, Env};
 use model::job::{JobMode, Limits, ListChanges, StartDirectory};
 use model::outcome::{
@@ -124,7 +124,7 @@ struct ProcessIds {
 impl ProcessIds {
     /// Reads them before the shell is executed (proc_pid_stat(5)): nothing of the cell has run yet.
     fn read(process: &OwnedFd) -> Result<Self, Errno> {
-        let stat = measure::read_lossy(process, "stat")?;
+        let stat = proc_files::read_lossy(process, "stat")?;
         let shell = stat.split_once(' ').map(|(shell, _)| shell.to_owned());
         let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
         let init = fields.and_then(|fields| fields.split_ascii_whitespace().nth(1));
@@ -240,7 +240,7 @@ impl Shell {
     /// those whose parents have ended. True where the kernel does not list children (proc_pid_task(5)).
     pub(crate) fn has_children(&self, proc: &OwnedFd) -> bool {
         let ProcessIds { shell, init } = &self.ids;
-        let children = |pid| measure::read_lossy(proc, &format!("{pid}/task/{pid}/children"));
+        let children = |pid| proc_files::read_lossy(proc, &format!("{pid}/task/{pid}/children"));
         match (children(shell), children(init)) {
             (Ok(shells), Ok(inits)) => !shells.trim().is_empty() || inits.trim() != shell,
             (_, _) => true,

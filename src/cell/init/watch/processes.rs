@@ -1,17 +1,17 @@
 //! The processes of a cell as its procfs shows them (proc(5)).
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use nix::unistd::read;
 
 use super::lineage::Depth;
 use super::maps::Process;
 use crate::bare::Domain;
+use crate::proc_files::{numbers, read_start};
 use sys::Result;
 
 /// Bytes charged for each slot in a process's table of descriptors: half of the capacity of a pipe
@@ -168,14 +168,7 @@ impl CellProcfs {
     /// Lists the threads of a process in the order in which they were made. A thread that ends meanwhile
     /// may cut the list short.
     fn threads(&self, directory: &str) -> Vec<i32> {
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let path = format!("{directory}/task");
-        let opened = Dir::openat(&self.proc, path.as_str(), flags, Mode::empty());
-        let Ok(threads) = opened else { return Vec::new() };
-        let number = |entry: nix::Result<nix::dir::Entry>| {
-            entry.ok()?.file_name().to_str().ok()?.parse().ok()
-        };
-        threads.into_iter().filter_map(number).collect()
+        numbers(&self.proc, &format!("{directory}/task")).unwrap_or_default()
     }
 
     /// Reads the status of one thread.
@@ -220,7 +213,7 @@ impl CellProcfs {
     /// Reads the status of a process or thread, given its directory in the procfs.
     pub(super) fn status(&self, pid: i32, directory: &str) -> Look {
         let mut buffer = [0; 4096];
-        let text = match self.read_text(&format!("{directory}/status"), &mut buffer) {
+        let text = match read_start(&self.proc, &format!("{directory}/status"), &mut buffer) {
             Ok(text) => text,
             Err(Errno::ENOENT | Errno::ESRCH) => return Look::Gone,
             Err(_) => return Look::Unclear,
@@ -246,16 +239,7 @@ impl CellProcfs {
 
     /// Reads the beginning of a file of the procfs; `None` if it does not exist or is empty.
     pub(super) fn text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
-        self.read_text(path, buffer).ok().filter(|text| !text.is_empty())
-    }
-
-    /// Reads the beginning of a file of the procfs. Returns bytes: a program may choose a name that is not
-    /// UTF-8.
-    fn read_text<'b>(&self, path: &str, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
-        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        let fd = openat(self.proc.as_fd(), path, flags, Mode::empty())?;
-        let length = read(&fd, buffer)?;
-        Ok(buffer.get(..length).unwrap_or_default())
+        read_start(&self.proc, path, buffer).ok().filter(|text| !text.is_empty())
     }
 }
 

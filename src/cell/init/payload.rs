@@ -1,7 +1,7 @@
-//! Reads the end of a call from the files that the session's shell holds open while it waits for
-//! the next call.
+//! The payload of a cell: the program of a one-shot cell, or the shell of a session, which shows the
+//! end of a call by the files that it holds open while it waits for the next call.
 //!
-//! Init does this and not the supervisor, which serves all cells. Reading `/proc/PID/fdinfo` takes
+//! Init looks at these files and not the supervisor, which serves all cells. Reading `/proc/PID/fdinfo` takes
 //! the kernel as long as the program wants (watches, locks, files of an epoll instance), and a file
 //! of a grant may be on a filesystem that does not answer. fstat(2) of `/proc/PID/fd/N` produces no
 //! text, opens no file, and leaves no copy of the descriptor that this process would have to close.
@@ -11,13 +11,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::Pid;
 
-use super::Init;
 use crate::dying::is_dying;
 use crate::errno_of;
-use crate::files::Then;
-use crate::measure::read_lossy;
-use crate::report::{FoundMarks, FromInit, InputFile, ShellLook, ShownState, raw};
+use crate::proc_files::read_lossy;
+use crate::report::{FoundMarks, InputFile, ShellLook, ShownState, raw};
 use sys::Result;
 
 /// Descriptors that are checked: first those that bash, sh and zsh use for the marks, then those
@@ -30,35 +29,37 @@ const SHOWN: [i32; 32] = [
 /// Microseconds per clock tick in procfs: USER_HZ is 100 on all supported architectures.
 const TICK: u64 = 10_000;
 
-impl Init<'_> {
-    /// Reports whether the shell shows the end of a call, and the counters if it does.
-    pub(super) fn look_at_shell(&mut self, look: &ShellLook) -> Result<()> {
-        let state = match self.shell_state(look) {
-            Ok(state) => state,
-            Err(errno) => ShownState::Unseen { errno: raw(errno) },
-        };
-        self.send(FromInit::Shown { number: look.number, shell: state })?;
-        match state {
-            ShownState::Runs { .. } | ShownState::Unseen { .. } => Ok(()),
-            ShownState::Over { .. } => {
-                self.drop_input(look.input);
-                match &mut self.files {
-                    Some(files) => {
-                        files.begin(Then::Count);
-                        Ok(())
-                    }
-                    None => self.count(None),
-                }
-            }
-        }
+/// The payload, as init sees it.
+#[derive(Debug)]
+pub(super) struct Payload {
+    pub pid: Pid,
+    /// Its directory in a procfs, if the supervisor has sent it.
+    pub directory: Option<OwnedFd>,
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self { pid: Pid::from_raw(0), directory: None }
+    }
+}
+
+impl Payload {
+    /// Returns the pid as procfs and the supervisor write it.
+    pub(super) fn number(&self) -> u32 {
+        u32::try_from(self.pid.as_raw()).unwrap_or(u32::MAX)
     }
 
-    /// Opens the shell's directory in a procfs.
-    fn shell_in_procfs(&self) -> Result<OwnedFd> {
-        match &self.shell_directory {
+    /// Returns whether the descriptors of the shell show the end of a call.
+    pub(super) fn shown(&self, look: &ShellLook) -> ShownState {
+        self.shell_state(look).unwrap_or_else(|errno| ShownState::Unseen { errno: raw(errno) })
+    }
+
+    /// Opens its directory in a procfs.
+    fn open_directory(&self) -> Result<OwnedFd> {
+        match &self.directory {
             Some(directory) => directory.try_clone().map_err(|error| errno_of(&error)),
             None => {
-                let path = format!("/proc/{}", self.payload);
+                let path = format!("/proc/{}", self.pid);
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
                 openat(AT_FDCWD, path.as_str(), flags, Mode::empty())
             }
@@ -70,8 +71,8 @@ impl Init<'_> {
     ///
     /// Init reads it: a process that reads this while another exits may have to tear down its
     /// memory in its place.
-    pub(super) fn shell_time(&self) -> (u64, u64) {
-        let stat = self.shell_in_procfs().and_then(|shell| read_lossy(&shell, "stat"));
+    pub(super) fn processor_time(&self) -> (u64, u64) {
+        let stat = self.open_directory().and_then(|shell| read_lossy(&shell, "stat"));
         // A shell that cannot be read has ended, and is counted when it is reaped.
         let stat = stat.unwrap_or_default();
         // The name in field 2 may contain anything: count from its closing bracket.
@@ -84,14 +85,14 @@ impl Init<'_> {
         (micros(14).saturating_add(micros(16)), micros(15).saturating_add(micros(17)))
     }
 
-    /// Returns true if the shell is exiting. A shell that cannot be read is assumed to be.
-    pub(super) fn is_shell_ending(&self) -> bool {
-        let dying = self.shell_in_procfs().and_then(|shell| is_dying(&shell, "."));
+    /// Returns true if the payload is exiting. One that cannot be read is assumed to be.
+    pub(super) fn is_ending(&self) -> bool {
+        let dying = self.open_directory().and_then(|shell| is_dying(&shell, "."));
         dying.unwrap_or(true)
     }
 
     fn shell_state(&self, look: &ShellLook) -> Result<ShownState> {
-        let shell = match self.shell_in_procfs() {
+        let shell = match self.open_directory() {
             Ok(shell) => shell,
             // The shell has ended, and is reaped in this turn.
             Err(Errno::ENOENT) => return Ok(ShownState::Runs { has_input: false }),
