@@ -103,7 +103,7 @@ impl ProjectServer {
             }
             Err(refused) => return Ok(reply::refused(&refused, &tool.name)),
         };
-        let result = Project::result(tool, &launch, &output).map_err(error_data)?;
+        let result = launch.result(tool, &output).map_err(error_data)?;
         let mut result: CallToolResult = serde_json::from_value(result).map_err(|_| {
             ErrorData::internal_error("the tool's result is no result of a tool", None)
         })?;
@@ -150,7 +150,7 @@ impl ProjectServer {
         }
         let launch = ScriptLaunch::reading(project, asked, random_mark());
         let (launch, output, _) = run.run(launch).await.map_err(internal_error)?;
-        Project::content(asked, &launch, &output).map_err(error_data)
+        launch.content(asked, &output).map_err(error_data)
     }
 
     /// Completes an argument of a prompt or template of the project; `None` if the project does not have it.
@@ -208,7 +208,7 @@ impl ProjectServer {
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
         let run = self.run(COMPLETION_CALL, project, context);
         let (launch, output, _) = run.run(launch).await.map_err(internal_error)?;
-        let suggestions = Project::suggestions(&launch, &output, &asked).map_err(error_data)?;
+        let suggestions = launch.suggestions(&output, &asked).map_err(error_data)?;
         let total = u32::try_from(asked.offset + suggestions.values.len()).ok();
         let total = total.filter(|_| !suggestions.has_more);
         let info = CompletionInfo::with_pagination(suggestions.values, total, suggestions.has_more)

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::fields::Fields;
 use crate::json::FirstDocument;
 use crate::launch::{self, ARGUMENT_BYTES, ScriptLaunch, Unlaunched};
 use crate::metadata::COMPLETIONS;
@@ -89,13 +88,14 @@ impl CompletionRequest<'_> {
 pub(crate) fn read(
     tree: &Tree,
     entries: Option<&[Entry]>,
-    (prompts, resources): (&[ScriptPrompt], &[ScriptResource]),
+    prompts: &[ScriptPrompt],
+    resources: &[ScriptResource],
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptCompletion>, ProjectMistake> {
     let mut found: Vec<ScriptCompletion> = Vec::new();
     for entry in entries.unwrap_or_default() {
         let Some(file) = entry.present(tree, ".", mistakes)? else { continue };
-        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
+        let mut fields = entry.fields(mistakes);
         let name = fields.text("name").unwrap_or_default();
         if found.iter().any(|one| one.name == name) {
             let why = format!("another completion is named `{}`", name.escape_default());
@@ -176,6 +176,35 @@ impl ScriptLaunch {
             ..Self::alone(env, seconds, mark, project.settings.stream)
         })
     }
+
+    /// Reads what a completion printed: a list of texts, or an object with `suggestions` and `hasMore`.
+    ///
+    /// # Errors
+    /// Another output, or a script that failed.
+    pub fn suggestions(
+        &self,
+        output: &ScriptOutput,
+        asked: &CompletionRequest<'_>,
+    ) -> Result<Suggestions, ScriptError> {
+        let failed = |message: &str| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let data = said.lines().find(|line| !line.trim().is_empty()).map(|line| json!(line));
+            ScriptError { data, ..ScriptError::internal(message) }
+        };
+        let report = match (&output.end, &output.report) {
+            (ScriptEnd::Exited, Some(report)) => self.report(report),
+            (ScriptEnd::TimedOut | ScriptEnd::Idle, _) => {
+                return Err(failed("Completion was not done in its time"));
+            }
+            (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
+        };
+        let Some(report) = report.filter(|report| report.exit_code == 0) else {
+            return Err(failed("Completion failed"));
+        };
+        let printed = FirstDocument::of(report.output);
+        let printed = printed.alone().ok_or_else(|| failed("Completion printed no JSON"))?;
+        suggested(printed, asked).ok_or_else(|| failed("Completion printed no list of strings"))
+    }
 }
 
 impl Project {
@@ -208,35 +237,6 @@ impl Project {
 
     fn script_of(&self, name: &str, of: CompletionOf) -> Option<&ScriptCompletion> {
         self.completions.iter().find(|one| one.of == of && one.name == name)
-    }
-
-    /// Reads what a completion printed: a list of texts, or an object with `suggestions` and `hasMore`.
-    ///
-    /// # Errors
-    /// Another output, or a script that failed.
-    pub fn suggestions(
-        launch: &ScriptLaunch,
-        output: &ScriptOutput,
-        asked: &CompletionRequest<'_>,
-    ) -> Result<Suggestions, ScriptError> {
-        let failed = |message: &str| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let line = said.lines().find(|line| !line.trim().is_empty()).map(|line| json!(line));
-            ScriptError { code: -32603, message: message.to_owned(), data: line }
-        };
-        let report = match (&output.end, &output.report) {
-            (ScriptEnd::Exited, Some(report)) => launch.report(report),
-            (ScriptEnd::TimedOut | ScriptEnd::Idle, _) => {
-                return Err(failed("Completion was not done in its time"));
-            }
-            (ScriptEnd::Exited | ScriptEnd::Cancelled | ScriptEnd::Stopped(_), _) => None,
-        };
-        let Some(report) = report.filter(|report| report.exit_code == 0) else {
-            return Err(failed("Completion failed"));
-        };
-        let printed = FirstDocument::of(report.output);
-        let printed = printed.alone().ok_or_else(|| failed("Completion printed no JSON"))?;
-        suggested(printed, asked).ok_or_else(|| failed("Completion printed no list of strings"))
     }
 }
 

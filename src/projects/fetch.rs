@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::launch::ScriptLaunch;
-use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::output::{INTERNAL, INVALID, ScriptEnd, ScriptError, ScriptOutput};
 use crate::settings::FetchBounds;
 use crate::stream::StreamLimits;
 
@@ -22,9 +22,6 @@ const PATH_BYTES: usize = 1024;
 const GRACE: u64 = 3;
 /// Characters of what a program says that are passed on.
 const SAID: usize = 300;
-/// Codes of JSON-RPC errors.
-const INTERNAL: i64 = -32603;
-const INVALID: i64 = -32602;
 
 /// One download.
 #[derive(Debug, Clone, PartialEq, Eq)]

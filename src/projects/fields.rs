@@ -54,32 +54,16 @@ impl<'m> Fields<'m> {
         self.take(key, "true or false", |value| value.as_bool())
     }
 
+    /// Takes an object; an empty one counts as absent.
     pub(crate) fn object(&mut self, key: &str) -> Option<Map<String, Value>> {
-        self.take(key, "an object", |value| match value {
-            Value::Object(object) => Some(object),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => None,
-        })
+        let read = |mut value: Value| value.as_object_mut().map(std::mem::take);
+        self.take(key, "an object", read).filter(|object| !object.is_empty())
     }
 
-    /// Takes an object, or whatever else there is as an empty one.
-    pub(crate) fn schema(&mut self, keys: [&str; 2]) -> Option<Map<String, Value>> {
-        let [first, second] = keys;
-        self.object(first).filter(|schema| !schema.is_empty()).or_else(|| self.object(second))
-    }
-
+    /// Takes a list; an empty one counts as absent.
     pub(crate) fn list(&mut self, key: &str) -> Option<Vec<Value>> {
-        self.take(key, "a list", |value| match value {
-            Value::Array(list) => Some(list),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Object(_) => None,
-        })
+        let read = |mut value: Value| value.as_array_mut().map(std::mem::take);
+        self.take(key, "a list", read).filter(|list| !list.is_empty())
     }
 }
 
@@ -93,11 +77,10 @@ pub(crate) fn json_object(
 ) -> Result<Option<Map<String, Value>>, ProjectMistake> {
     let Some(text) = tree.text(path)? else { return Ok(None) };
     tree.take_values(path, &text)?;
-    match serde_json::from_str(&text) {
-        Ok(Value::Object(object)) => Ok(Some(object)),
-        Ok(
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_),
-        ) => Err(ProjectMistake::new(path, "is not a JSON object")),
-        Err(error) => Err(ProjectMistake::of_json(path, &error)),
-    }
+    let document = serde_json::from_str(&text);
+    let document = document.map_err(|error| ProjectMistake::of_json(path, &error))?;
+    let Value::Object(object) = document else {
+        return Err(ProjectMistake::new(path, "is not a JSON object"));
+    };
+    Ok(Some(object))
 }

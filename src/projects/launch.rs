@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
+use crate::output::{INVALID, ScriptEnd, ScriptError, ScriptOutput};
 use crate::roots::{self, ScriptRoot};
 use crate::settings::FetchBounds;
 use crate::stream::{ScriptStream, StreamLimits};
@@ -234,8 +234,7 @@ impl ScriptLaunch {
     /// The reason of the hook, or how it ended without one.
     pub fn allows(&self, tool: &ScriptTool, output: &ScriptOutput) -> Result<(), ScriptError> {
         let refused = |why: &str| {
-            let message = format!("Tool '{}' blocked by policy: {why}", tool.name);
-            ScriptError { code: -32602, message, data: None }
+            ScriptError::new(INVALID, format!("Tool '{}' blocked by policy: {why}", tool.name))
         };
         let report = match (&output.end, &output.report) {
             (ScriptEnd::Exited, Some(report)) => self.report(report),

@@ -49,7 +49,7 @@ pub use fetch::{FetchError, FetchFault, FetchRequest};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use output::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use prompts::ScriptPrompt;
-pub use reading::{AskedResource, ResourceContent};
+pub use reading::{AskedResource, ResourceContent, WatchableResource};
 pub use resources::{ScriptResource, ScriptTemplate};
 pub use roots::{GrantedDirectory, ScriptRoot};
 pub use server::ServerIdentity;
@@ -58,8 +58,7 @@ pub use stream::{ScriptEvent, ScriptStream, StreamLimits};
 pub use token::RemoteToken;
 pub use tools::ScriptTool;
 pub use watcher::reports::{
-    FRAME_BYTES, ListedChanges, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport,
-    WatchableResource, framed,
+    FRAME_BYTES, ListedChanges, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport, framed,
 };
 
 /// Directory of the project in a cell.
@@ -207,7 +206,8 @@ impl Project {
         project.completions = completions::read(
             tree,
             register.completions.as_deref(),
-            (&project.prompts, &project.resources),
+            &project.prompts,
+            &project.resources,
             &mut mistakes,
         )?;
         // A register.json takes the place of register.sh.
@@ -252,6 +252,23 @@ impl Project {
         let skipped = others.iter().map(|one| ProjectMistake::new(&one.path, why));
         self.mistakes.extend(skipped);
         self
+    }
+
+    /// Takes over the operator's settings and grants from the reading before.
+    #[must_use]
+    pub fn following(mut self, before: &Self) -> Self {
+        self.settings = before.settings.clone();
+        self.granted = before.granted.clone();
+        if before.has_named_roots {
+            self.roots = before.roots.clone();
+            self.has_named_roots = true;
+        }
+        // While an editor replaces the file, calls are decided by the last version, or refused.
+        if before.hooks.contains(&hooks::POLICY) && !self.hooks.contains(&hooks::POLICY) {
+            let is_kept = |hook: &&str| *hook == hooks::POLICY || self.hooks.contains(hook);
+            self.hooks = HOOKS.into_iter().filter(is_kept).collect();
+        }
+        if before.is_written { self.written_by_scripts() } else { self }
     }
 
     /// Finds a tool by its name.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
-use crate::fields::json_object;
+use crate::fields::{Fields, json_object};
 use crate::tree::{FoundFile, Tree};
 
 /// Ending of the names of metadata files.
@@ -13,16 +13,38 @@ pub(crate) const COMPLETIONS: [&str; 2] = [".completion", ".completion.sh"];
 /// Lines of a file among which metadata may stand.
 const INLINE_LINES: usize = 10;
 
-/// Returns true for the name of a script that completes the arguments of the file next to it.
-pub(crate) fn is_completion(name: &str) -> bool {
-    COMPLETIONS.iter().any(|ending| name.ends_with(ending))
+/// Returns true for a file that is an entry of a list by itself, and not part of the file next to it.
+pub(crate) fn is_entry(file: &FoundFile) -> bool {
+    let name = file.name();
+    !name.ends_with(META) && !COMPLETIONS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Makes an entry from each file and its metadata. A file that cannot be used, or whose metadata cannot, is a mistake
+/// and left out.
+pub(crate) fn entries<T>(
+    tree: &Tree,
+    files: &[FoundFile],
+    decisive: &[&str],
+    mistakes: &mut Vec<ProjectMistake>,
+    make: impl Fn(&FoundFile, &mut Fields<'_>) -> Result<T, ProjectMistake>,
+) -> Vec<T> {
+    let mut made = Vec::new();
+    for file in files {
+        let entry = of(tree, file, decisive)
+            .and_then(|found| make(file, &mut Fields::new(&found.place, found.object, mistakes)));
+        match entry {
+            Ok(entry) => made.push(entry),
+            Err(mistake) => mistakes.push(mistake),
+        }
+    }
+    made
 }
 
 /// Metadata of a file, and the place that it is from.
 #[derive(Debug, Default)]
-pub(crate) struct Metadata {
-    pub(crate) place: String,
-    pub(crate) object: Map<String, Value>,
+struct Metadata {
+    place: String,
+    object: Map<String, Value>,
 }
 
 /// Reads the metadata of a file: `FILE.meta.json`, else `STEM.meta.json`. If that file lacks all of the `decisive`
@@ -30,11 +52,7 @@ pub(crate) struct Metadata {
 ///
 /// # Errors
 /// Metadata that cannot be used: guessing at it would show another entry than the author's.
-pub(crate) fn of(
-    tree: &Tree,
-    file: &FoundFile,
-    decisive: &[&str],
-) -> Result<Metadata, ProjectMistake> {
+fn of(tree: &Tree, file: &FoundFile, decisive: &[&str]) -> Result<Metadata, ProjectMistake> {
     let mut found = Metadata { place: file.path.clone(), object: Map::new() };
     for path in [format!("{}{META}", file.path), format!("{}{META}", file.stem())] {
         if let Some(object) = json_object(tree, &path)? {

@@ -4,8 +4,10 @@ use serde_json::{Value, json};
 
 use crate::json::FirstDocument;
 
-/// Code of an internal error (JSON-RPC).
+/// Codes of errors (JSON-RPC, MCP).
 pub(crate) const INTERNAL: i64 = -32603;
+pub(crate) const INVALID: i64 = -32602;
+pub(crate) const NOT_FOUND: i64 = -32002;
 /// Codes by which a client learns something of the protocol: no JSON, no request, no method, headers, capabilities, revisions, and
 /// an address that the user is to be led to. A script has nothing to say about these.
 const OF_THE_PROTOCOL: [i64; 7] = [-32700, -32600, -32601, -32020, -32021, -32022, -32042];
@@ -54,8 +56,12 @@ pub struct ScriptError {
 }
 
 impl ScriptError {
+    pub(crate) fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self { code: INTERNAL, message: message.into(), data: None }
+        Self::new(INTERNAL, message)
     }
 
     /// Reads an error that a script wrote: an object with a code and a message.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
 use crate::fields::Fields;
-use crate::metadata::{self, META, is_completion};
+use crate::metadata::{self, is_entry};
 use crate::register::Entry;
 use crate::tools::normalised;
 use crate::tree::{FoundFile, Tree};
@@ -98,23 +98,10 @@ pub(crate) fn discovered(
     tree: &Tree,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptPrompt>, ProjectMistake> {
-    let files = tree.files(FOLDER, mistakes)?;
-    let is_prompt = |file: &&FoundFile| {
-        let name = file.name();
-        !name.ends_with(META) && !is_completion(name)
-    };
-    let mut prompts = Vec::new();
-    for file in files.iter().filter(is_prompt) {
-        let text = tree.text(&file.path).map(Option::unwrap_or_default);
-        let found = metadata::of(tree, file, &["name", "description"]);
-        match text.and_then(|text| Ok((text, found?))) {
-            Ok((text, found)) => {
-                let mut fields = Fields::new(&found.place, found.object, mistakes);
-                prompts.push(prompt(file, text, &mut fields));
-            }
-            Err(mistake) => mistakes.push(mistake),
-        }
-    }
+    let mut files = tree.files(FOLDER, mistakes)?;
+    files.retain(is_entry);
+    let make = |file: &FoundFile, fields: &mut Fields<'_>| prompt(tree, file, fields);
+    let prompts = metadata::entries(tree, &files, &["name", "description"], mistakes, make);
     Ok(unique(prompts, mistakes))
 }
 
@@ -134,25 +121,25 @@ pub(crate) fn registered(
             true => entry.file_within(tree, FOLDER)?,
             false => entry.file(tree, FOLDER)?,
         };
-        let text = tree.text(&file.path)?.unwrap_or_default();
-        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
-        prompts.push(prompt(&file, text, &mut fields));
+        prompts.push(prompt(tree, &file, &mut entry.fields(mistakes))?);
     }
     Ok(unique(prompts, mistakes))
 }
 
-fn prompt(file: &FoundFile, text: String, fields: &mut Fields<'_>) -> ScriptPrompt {
-    let stem = file.stem().rsplit('/').next().unwrap_or_default();
-    let path = file.path.strip_prefix("prompts/").unwrap_or(&file.path);
-    ScriptPrompt {
-        name: fields.text("name").unwrap_or_else(|| stem.to_owned()),
-        path: path.to_owned(),
+fn prompt(
+    tree: &Tree,
+    file: &FoundFile,
+    fields: &mut Fields<'_>,
+) -> Result<ScriptPrompt, ProjectMistake> {
+    Ok(ScriptPrompt {
+        text: tree.text(&file.path)?.unwrap_or_default(),
+        name: fields.text("name").unwrap_or_else(|| file.title().to_owned()),
+        path: file.below(FOLDER).to_owned(),
         description: fields.text("description").unwrap_or_default(),
         arguments: normalised(fields.object("arguments").unwrap_or_default()),
-        icons: fields.list("icons").filter(|icons| !icons.is_empty()),
-        metadata: fields.object("metadata").filter(|one| !one.is_empty()),
-        text,
-    }
+        icons: fields.list("icons"),
+        metadata: fields.object("metadata"),
+    })
 }
 
 /// Keeps one prompt of each name, and sorts them.

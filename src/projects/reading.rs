@@ -3,15 +3,12 @@
 use serde_json::{Map, Value};
 
 use crate::launch::{self, ScriptLaunch};
-use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
-use crate::resources::{PageSource, ScriptResource, provider};
+use crate::output::{INVALID, NOT_FOUND, ScriptEnd, ScriptError, ScriptOutput};
+use crate::resources::{PageSource, ScriptResource, percent_decoded, provider};
 use crate::stream::StreamLimits;
-use crate::{Project, ROOT};
+use crate::watcher::reports::PATH_BYTES;
+use crate::{Project, ROOT, ui};
 
-/// Codes of JSON-RPC errors.
-const INTERNAL: i64 = -32603;
-const INVALID: i64 = -32602;
-const NOT_FOUND: i64 = -32002;
 /// Length of the longest URI in bytes.
 const URI_BYTES: usize = 4096;
 /// Bytes in which a NUL marks a content as binary.
@@ -40,6 +37,17 @@ pub enum ResourceContent {
     Bytes(Vec<u8>),
 }
 
+/// A resource that a client wants to be notified of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchableResource {
+    /// A file of the project, by its path.
+    File { uri: String, path: String },
+    /// Content that stays the same until the lists change.
+    Constant { uri: String },
+    /// Content that can change without a notice: only its provider reads it.
+    Unknown { provider: String },
+}
+
 impl ScriptLaunch {
     /// Prepares the reading of a resource.
     pub fn reading(project: &Project, asked: &AskedResource, mark: String) -> Self {
@@ -61,6 +69,46 @@ impl ScriptLaunch {
             ..Self::alone(env, settings.default_seconds, mark, limits)
         }
     }
+
+    /// Makes the content of a resource from the output of its provider.
+    ///
+    /// # Errors
+    /// The error that the provider's exit code stands for, or the end of its cell.
+    pub fn content(
+        &self,
+        asked: &AskedResource,
+        output: &ScriptOutput,
+    ) -> Result<ResourceContent, ScriptError> {
+        let failed = |message: &str| Err(ScriptError::internal(message));
+        match &output.end {
+            ScriptEnd::Exited => {}
+            ScriptEnd::TimedOut | ScriptEnd::Idle => {
+                return failed("Resource was not read in its time");
+            }
+            ScriptEnd::Cancelled => return failed("Reading was cancelled"),
+            ScriptEnd::Stopped(how) => return failed(how),
+        }
+        let max = self.limits.output;
+        let Some(report) = &output.report else { return Err(too_long(max)) };
+        let Some(report) = self.report(report) else {
+            return failed("Resource could not be read");
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        match report.exit_code {
+            0 if report.output.len() > max => Err(too_long(max)),
+            0 => Ok(content(&asked.mime_type, report.output)),
+            2 => failed("Resource outside allowed roots"),
+            3 => Err(ScriptError::new(NOT_FOUND, "Resource not found")),
+            4 => Err(ScriptError::new(INVALID, "Invalid resource URI")),
+            6 => failed("Resource is too large"),
+            _ => failed(&format!("Resource could not be fetched: {line}")),
+        }
+    }
+}
+
+fn too_long(max: usize) -> ScriptError {
+    ScriptError::internal(format!("Resource exceeded {max} bytes"))
 }
 
 impl Project {
@@ -69,29 +117,44 @@ impl Project {
         let by = |is: &dyn Fn(&ScriptResource) -> bool| self.resources.iter().find(|one| is(one));
         // A resource whose name is the address of another cannot be read by it.
         let found = by(&|one| one.uri == asked).or_else(|| by(&|one| one.name == asked));
-        if let Some(one) = found {
-            let (file, html) = match &one.page {
-                Some(PageSource::File(file)) => (file.clone(), None),
-                Some(PageSource::Made(html)) => (String::new(), Some(html.clone())),
-                None => (String::new(), None),
-            };
-            let uri = one.uri.clone();
-            let provider = one.provider.clone();
-            let mime_type = one.mime_type.clone();
-            let meta = one.meta.clone();
-            return Some(AskedResource { uri, provider, mime_type, file, html, meta })
-                .filter(is_named);
-        }
-        let mut templates = self.templates.iter();
-        let template = templates.find(|one| describes(&one.uri_template, asked))?;
-        let mime_type = template.mime_type.clone().unwrap_or_else(|| "text/plain".to_owned());
-        let uri = asked.to_owned();
-        let provider = provider(asked);
-        let file = String::new();
-        let html = None;
-        let meta = None;
-        let asked = AskedResource { uri, provider, mime_type, file, html, meta };
+        let asked = match found {
+            Some(one) => AskedResource {
+                uri: one.uri.clone(),
+                provider: one.provider.clone(),
+                mime_type: one.mime_type.clone(),
+                file: one.page.as_ref().and_then(PageSource::file).unwrap_or_default().to_owned(),
+                html: one.page.as_ref().and_then(PageSource::html).map(str::to_owned),
+                meta: one.meta.clone(),
+            },
+            None => {
+                let mut templates = self.templates.iter();
+                let template = templates.find(|one| describes(&one.uri_template, asked))?;
+                let mime_type = template.mime_type.as_deref().unwrap_or("text/plain");
+                AskedResource {
+                    uri: asked.to_owned(),
+                    provider: provider(asked),
+                    mime_type: mime_type.to_owned(),
+                    file: String::new(),
+                    html: None,
+                    meta: None,
+                }
+            }
+        };
         Some(asked).filter(is_named)
+    }
+
+    /// Finds what a client wants to be notified of, by URI or by name.
+    pub fn watchable(&self, asked: &str) -> Option<WatchableResource> {
+        let AskedResource { uri, provider, file, html, .. } = self.resource(asked)?;
+        if html.is_some() || provider == "echo" {
+            return Some(WatchableResource::Constant { uri });
+        }
+        let path = if file.is_empty() { project_path(&uri) } else { Some(file) };
+        let is_file = provider == "file" || provider == ui::PROVIDER;
+        Some(match path.filter(|path| is_file && path.len() <= PATH_BYTES) {
+            Some(path) => WatchableResource::File { uri, path },
+            None => WatchableResource::Unknown { provider },
+        })
     }
 
     /// Returns true if resources of a provider are downloads: of `https` and `git`, unless the project has a provider
@@ -109,50 +172,10 @@ impl Project {
         asked: &AskedResource,
         bytes: Vec<u8>,
     ) -> Result<ResourceContent, ScriptError> {
-        let most = self.settings.resource_bytes;
-        if bytes.len() > most {
-            let message = format!("Resource exceeded {most} bytes");
-            return Err(ScriptError { code: INTERNAL, message, data: None });
-        }
-        Ok(content(&asked.mime_type, &bytes))
-    }
-
-    /// Makes the content of a resource from the output of its provider.
-    ///
-    /// # Errors
-    /// The error that the provider's exit code stands for, or the end of its cell.
-    pub fn content(
-        asked: &AskedResource,
-        launch: &ScriptLaunch,
-        output: &ScriptOutput,
-    ) -> Result<ResourceContent, ScriptError> {
-        let failed = |code, message: String| ScriptError { code, message, data: None };
-        match &output.end {
-            ScriptEnd::Exited => {}
-            ScriptEnd::TimedOut | ScriptEnd::Idle => {
-                return Err(failed(INTERNAL, "Resource was not read in its time".to_owned()));
-            }
-            ScriptEnd::Cancelled => {
-                return Err(failed(INTERNAL, "Reading was cancelled".to_owned()));
-            }
-            ScriptEnd::Stopped(how) => return Err(failed(INTERNAL, how.clone())),
-        }
-        let most = launch.limits.output;
-        let too_long = || Err(failed(INTERNAL, format!("Resource exceeded {most} bytes")));
-        let Some(report) = &output.report else { return too_long() };
-        let Some(report) = launch.report(report) else {
-            return Err(failed(INTERNAL, "Resource could not be read".to_owned()));
-        };
-        let said = String::from_utf8_lossy(&output.stderr);
-        let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-        match report.exit_code {
-            0 if report.output.len() > most => too_long(),
-            0 => Ok(content(&asked.mime_type, report.output)),
-            2 => Err(failed(INTERNAL, "Resource outside allowed roots".to_owned())),
-            3 => Err(failed(NOT_FOUND, "Resource not found".to_owned())),
-            4 => Err(failed(INVALID, "Invalid resource URI".to_owned())),
-            6 => Err(failed(INTERNAL, "Resource is too large".to_owned())),
-            _ => Err(failed(INTERNAL, format!("Resource could not be fetched: {line}"))),
+        let max = self.settings.resource_bytes;
+        match bytes.len() > max {
+            true => Err(too_long(max)),
+            false => Ok(content(&asked.mime_type, &bytes)),
         }
     }
 }
@@ -196,6 +219,18 @@ fn describes(template: &str, uri: &str) -> bool {
     false
 }
 
+/// Returns the path in the project that a `file://` URI has, as the provider of files reads it.
+fn project_path(uri: &str) -> Option<String> {
+    let path = percent_decoded(uri.strip_prefix("file://")?)?;
+    let below = match path.strip_prefix('/') {
+        Some(_) => path.strip_prefix(ROOT)?.strip_prefix('/')?,
+        None => &path,
+    };
+    let parts = below.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let parts: Vec<&str> = parts.collect();
+    (!parts.is_empty() && !parts.contains(&"..")).then(|| parts.join("/"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,5 +264,26 @@ mod tests {
         assert_eq!(content("text/plain", b"a\0"), bytes(b"a\0"));
         assert_eq!(content("text/plain", b"\xff"), bytes(b"\xff"));
         assert_eq!(content("image/png", b"a"), bytes(b"a"));
+    }
+
+    #[test]
+    fn a_file_of_the_project_has_one_path_and_no_other_file_has_one() {
+        for (uri, path) in [
+            ("file://./resources/a.txt", Some("resources/a.txt")),
+            ("file:///workspace/resources//./a%20b", Some("resources/a b")),
+            ("file://a", Some("a")),
+            ("file:///etc/passwd", None),
+            ("file:///workspace", None),
+            ("file:///workspaces/a", None),
+            ("file:///workspace/../etc/passwd", None),
+            ("file://./a/%2e%2e/%2e%2e/b", None),
+            ("file://%00", None),
+            ("file://%zz", None),
+            ("file://%", None),
+            ("file://", None),
+            ("echo://a", None),
+        ] {
+            assert_eq!(project_path(uri).as_deref(), path, "{uri}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
-use crate::fields::json_object;
+use crate::fields::{Fields, json_object};
 use crate::tree::{FoundFile, Tree, leaves};
 
 /// Place of the file.
@@ -28,10 +28,15 @@ pub(crate) struct Register {
 pub(crate) struct Entry {
     /// Place of the entry in the file.
     pub(crate) place: String,
-    pub(crate) object: Map<String, Value>,
+    object: Map<String, Value>,
 }
 
 impl Entry {
+    /// Returns the fields of the entry.
+    pub(crate) fn fields<'m>(&self, mistakes: &'m mut Vec<ProjectMistake>) -> Fields<'m> {
+        Fields::new(&self.place, self.object.clone(), mistakes)
+    }
+
     /// Finds the file as [`Entry::file`] does. Where scripts may write, one that cannot be used costs its own entry: a script
     /// may have taken it away, and takes no list with it.
     ///
@@ -128,23 +133,18 @@ pub(crate) fn read(
 }
 
 fn list(object: &mut Map<String, Value>, key: &str) -> Result<Option<Vec<Entry>>, ProjectMistake> {
-    let entries = match object.remove(key) {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::Array(entries)) => entries,
-        Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
-            return Err(ProjectMistake::new(FILE, format!("`{key}` is no list")));
-        }
+    let Some(value) = object.remove(key).filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    let Value::Array(entries) = value else {
+        return Err(ProjectMistake::new(FILE, format!("`{key}` is no list")));
     };
     let entry = |(number, value): (usize, Value)| {
         let place = format!("{FILE}: {key}[{number}]");
-        match value {
-            Value::Object(object) => Ok(Entry { place, object }),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => Err(ProjectMistake::new(&place, "is no object")),
-        }
+        let Value::Object(object) = value else {
+            return Err(ProjectMistake::new(&place, "is no object"));
+        };
+        Ok(Entry { place, object })
     };
     entries.into_iter().enumerate().map(entry).collect::<Result<Vec<_>, _>>().map(Some)
 }

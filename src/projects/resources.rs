@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::ProjectMistake;
 use crate::fields::{Fields, json_object};
-use crate::metadata::{self, META, is_completion};
+use crate::metadata::{self, META, is_entry};
 use crate::register::Entry;
 use crate::tree::{FoundFile, Tree};
 
@@ -41,6 +41,16 @@ pub(crate) enum PageSource {
     Made(String),
 }
 
+impl PageSource {
+    pub(crate) fn file(&self) -> Option<&str> {
+        if let Self::File(file) = self { Some(file) } else { None }
+    }
+
+    pub(crate) fn html(&self) -> Option<&str> {
+        if let Self::Made(html) = self { Some(html) } else { None }
+    }
+}
+
 /// A template of resources.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptTemplate {
@@ -60,20 +70,10 @@ pub(crate) fn discovered(
     tree: &Tree,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
-    let files = tree.files(FOLDER, mistakes)?;
-    let mut resources = Vec::new();
-    let is_resource =
-        |file: &&FoundFile| !file.name().ends_with(META) && !is_completion(file.name());
-    for file in files.iter().filter(is_resource) {
-        match metadata::of(tree, file, &["uri"]) {
-            Ok(found) => {
-                let mut fields = Fields::new(&found.place, found.object, mistakes);
-                resources.push(resource(file, &mut fields));
-            }
-            Err(mistake) => mistakes.push(mistake),
-        }
-    }
-    unique(resources)
+    let mut files = tree.files(FOLDER, mistakes)?;
+    files.retain(is_entry);
+    let make = |file: &FoundFile, fields: &mut Fields<'_>| Ok(resource(file, fields));
+    unique(metadata::entries(tree, &files, &["uri"], mistakes, make))
 }
 
 /// Takes the resources that `register.json` lists.
@@ -88,24 +88,21 @@ pub(crate) fn registered(
     let mut resources = Vec::new();
     for entry in entries {
         let Some(file) = entry.present(tree, FOLDER, mistakes)? else { continue };
-        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
-        resources.push(resource(&file, &mut fields));
+        resources.push(resource(&file, &mut entry.fields(mistakes)));
     }
     unique(resources)
 }
 
 fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
-    let stem = file.stem().rsplit('/').next().unwrap_or_default();
-    let path = file.path.strip_prefix("resources/").unwrap_or(&file.path);
     let uri = fields.text("uri").unwrap_or_else(|| format!("file://./{}", file.path));
     ScriptResource {
-        name: fields.text("name").unwrap_or_else(|| stem.to_owned()),
-        path: path.to_owned(),
+        name: fields.text("name").unwrap_or_else(|| file.title().to_owned()),
+        path: file.below(FOLDER).to_owned(),
         description: fields.text("description").unwrap_or_default(),
         mime_type: fields.text("mimeType").unwrap_or_else(|| "text/plain".to_owned()),
         provider: fields.text("provider").unwrap_or_else(|| provider(&uri)),
-        icons: fields.list("icons").filter(|icons| !icons.is_empty()),
-        annotations: fields.object("annotations").filter(|one| !one.is_empty()),
+        icons: fields.list("icons"),
+        annotations: fields.object("annotations"),
         meta: None,
         page: None,
         uri,
@@ -116,6 +113,20 @@ fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
 pub(crate) fn provider(uri: &str) -> String {
     let scheme = uri.split_once("://").map_or("file", |(scheme, _)| scheme);
     if scheme == "git+https" { "git".to_owned() } else { scheme.to_owned() }
+}
+
+/// Decodes `%XX` in the path of a URI; `None` for a path that no file can have.
+pub(crate) fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let mut digit = || char::from(rest.next()?).to_digit(16);
+        bytes.push(match byte {
+            b'%' => u8::try_from(digit()? * 16 + digit()?).ok()?,
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
 }
 
 fn unique(mut resources: Vec<ScriptResource>) -> Result<Vec<ScriptResource>, ProjectMistake> {
@@ -161,7 +172,7 @@ pub(crate) fn templates(
         };
     }
     for entry in entries.unwrap_or_default() {
-        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
+        let mut fields = entry.fields(mistakes);
         let bad = || ProjectMistake::new(&entry.place, "`uriTemplate` has no {variable}");
         let template = template(&mut fields, "").ok_or_else(bad)?;
         found.insert(template.name.clone(), template);
@@ -178,7 +189,7 @@ fn template(fields: &mut Fields<'_>, stem: &str) -> Option<ScriptTemplate> {
         description: fields.text("description"),
         mime_type: fields.text("mimeType"),
         title: fields.text("title"),
-        annotations: fields.object("annotations").filter(|one| !one.is_empty()),
+        annotations: fields.object("annotations"),
         uri_template,
     })
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::ScriptTool;
 use crate::embedded;
 use crate::json::{FirstDocument, VALUES};
 use crate::launch::{ScriptLaunch, ShellReport};
 use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
-use crate::{Project, ScriptTool};
 
 /// Code of a cancelled call.
 const CANCELLED: i64 = -32001;
@@ -15,32 +15,25 @@ const TIMED_OUT: i32 = 124;
 /// Beginnings of the keys of `_meta` that are the server's.
 const OF_THE_SERVER: [&str; 2] = ["cofferdam/", "io.modelcontextprotocol/"];
 
-impl Project {
+impl ScriptLaunch {
     /// Makes the result of a call: a `CallToolResult` as JSON.
     ///
     /// # Errors
     /// The error that the script reported, or the one that stands for its end.
-    pub fn result(
-        tool: &ScriptTool,
-        launch: &ScriptLaunch,
-        output: &ScriptOutput,
-    ) -> Result<Value, ScriptError> {
+    pub fn result(&self, tool: &ScriptTool, output: &ScriptOutput) -> Result<Value, ScriptError> {
         match &output.end {
             ScriptEnd::Exited => {}
-            ScriptEnd::TimedOut | ScriptEnd::Idle => return Ok(timed_out(tool, launch, output)),
-            ScriptEnd::Cancelled => {
-                let message = "Tool cancelled".to_owned();
-                return Err(ScriptError { code: CANCELLED, message, data: None });
-            }
+            ScriptEnd::TimedOut | ScriptEnd::Idle => return Ok(timed_out(tool, self, output)),
+            ScriptEnd::Cancelled => return Err(ScriptError::new(CANCELLED, "Tool cancelled")),
             ScriptEnd::Stopped(how) => return Err(ScriptError::internal(how)),
         }
-        let limits = &launch.limits;
+        let limits = &self.limits;
         let exceeded =
             |most: u64| Err(ScriptError::internal(format!("Tool output exceeded {most} bytes")));
         let too_long = || exceeded(u64::try_from(limits.output).unwrap_or(u64::MAX));
         let Some(report) = &output.report else { return too_long() };
         let stderr = tail(&output.stderr, limits.stderr_tail);
-        let Some(report) = launch.report(report) else {
+        let Some(report) = self.report(report) else {
             let mut error = ScriptError::internal("Tool failed before it could be run");
             error.data = Some(json!({ "stderrTail": stderr }));
             return Err(error);
@@ -222,14 +215,14 @@ fn check_output(
 
 /// Returns true if a value is of a type, or of one of a list, as JSON Schema names them.
 fn has_type(expected: Option<&Value>, value: &Value) -> bool {
-    let names: Vec<&str> = match expected {
-        Some(Value::String(name)) => vec![name],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+    let names = match expected {
+        Some(name @ Value::String(_)) => std::slice::from_ref(name),
+        Some(Value::Array(names)) => names,
         Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => {
             return true;
         }
     };
-    names.iter().any(|name| match *name {
+    names.iter().filter_map(Value::as_str).any(|name| match name {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "string" => value.is_string(),

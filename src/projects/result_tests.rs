@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Project;
 use crate::server::ServerIdentity;
 
 fn tool(schema: Value) -> ScriptTool {
@@ -64,7 +65,7 @@ fn ended(schema: Value, stdout: &str, code: i32, error: &str) -> Result<Value, S
         stderr: b"said\nmore".to_vec(),
         stderr_bytes: 9,
     };
-    Project::result(&tool, &launched(&tool), &output)
+    launched(&tool).result(&tool, &output)
 }
 
 fn error(code: i64, message: &str, data: Option<Value>) -> Result<Value, ScriptError> {
@@ -131,16 +132,16 @@ fn a_timeout_is_a_result_with_the_authors_hint() {
     let tool = tool(Value::Null);
     let output =
         |end| ScriptOutput { end, report: Some(Vec::new()), stderr: Vec::new(), stderr_bytes: 0 };
-    let result = Project::result(&tool, &launched(&tool), &output(ScriptEnd::TimedOut));
+    let result = launched(&tool).result(&tool, &output(ScriptEnd::TimedOut));
     let text = "Tool timed out after 5s\n\nSuggestion: Ask for less";
     let result = result.unwrap_or_default();
     assert_eq!(result.pointer("/content/0/text"), Some(&json!(text)));
     assert_eq!(result.pointer("/isError"), Some(&json!(true)));
     assert_eq!(result.pointer("/structuredContent/error/reason"), Some(&json!("fixed")));
-    let cancelled = Project::result(&tool, &launched(&tool), &output(ScriptEnd::Cancelled));
+    let cancelled = launched(&tool).result(&tool, &output(ScriptEnd::Cancelled));
     assert_eq!(cancelled, error(-32001, "Tool cancelled", None));
     // A shell that was ended before its report is no success.
-    assert!(Project::result(&tool, &launched(&tool), &output(ScriptEnd::Exited)).is_err());
+    assert!(launched(&tool).result(&tool, &output(ScriptEnd::Exited)).is_err());
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn a_tool_whose_progress_renews_its_time_says_which_limit_it_reached() {
             stderr: b"said".to_vec(),
             stderr_bytes: 4,
         };
-        Project::result(&tool, &launch, &output).unwrap_or_default()
+        launch.result(&tool, &output).unwrap_or_default()
     };
     let expected = |reason: &str, message: &str| {
         let error = json!({

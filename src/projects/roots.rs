@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::fields::{Fields, json_object};
+use crate::resources::percent_decoded;
 use crate::tree::Tree;
 use crate::{Project, ProjectMistake, ROOT};
 
@@ -94,16 +95,7 @@ fn path_of(uri: &str) -> Option<PathBuf> {
     if !scheme.eq_ignore_ascii_case("file") || !path.starts_with('/') {
         return None;
     }
-    let mut bytes = Vec::new();
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-        bytes.push(match byte {
-            b'%' => u8::try_from(digit(rest.next())? * 16 + digit(rest.next())?).ok()?,
-            byte => byte,
-        });
-    }
-    let path = PathBuf::from(String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))?);
+    let path = PathBuf::from(percent_decoded(path)?);
     let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     path.components().all(is_plain).then_some(path)
 }

@@ -1,6 +1,7 @@
 //! What the operator says about a project in variables of the server, as the framework names them.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::SettingError;
 use crate::stream::StreamLimits;
@@ -198,20 +199,22 @@ impl<G: Fn(&str) -> Option<String>> Variables<'_, G> {
         &mut self,
         name: &'static str,
         value: &mut T,
-        (least, most): (u64, u64),
+        range: RangeInclusive<u64>,
     ) -> Result<(), SettingError>
     where
         T: TryFrom<u64>,
     {
         let Some(text) = self.text(name) else { return Ok(()) };
+        let min = *range.start();
+        let max = *range.end();
         let bad = || {
-            let message = format!("expected a whole number from {least} to {most}");
+            let message = format!("expected a whole number from {min} to {max}");
             SettingError { name, message }
         };
         let read: u64 = text.trim().parse().map_err(|_| bad())?;
-        let taken = read.clamp(least, most);
+        let taken = read.clamp(min, max);
         if taken != read {
-            self.changes.push(format!("{name} is {taken}: {read} is beyond {least} to {most}"));
+            self.changes.push(format!("{name} is {taken}: {read} is beyond {min} to {max}"));
         }
         *value = T::try_from(taken).map_err(|_| bad())?;
         Ok(())
@@ -231,17 +234,17 @@ impl ProjectSettings {
         self.instructions = of.text("MCPBASH_SERVER_INSTRUCTIONS").or(self.instructions);
         self.tools =
             filter(of.text("MCPBASH_TOOL_ALLOWLIST"), of.text("MCPBASH_TOOL_ALLOW_DEFAULT"))?;
-        of.number("MCPBASH_MAX_CONCURRENT_REQUESTS", &mut self.workers, (1, MAX_WORKERS))?;
-        of.number("MCPBASH_MAX_TIMEOUT_SECS", &mut self.max_seconds, (1, 86_400))?;
+        of.number("MCPBASH_MAX_CONCURRENT_REQUESTS", &mut self.workers, 1..=MAX_WORKERS)?;
+        of.number("MCPBASH_MAX_TIMEOUT_SECS", &mut self.max_seconds, 1..=86_400)?;
         let most = self.max_seconds;
         self.default_seconds = self.default_seconds.min(most);
-        of.number("MCPBASH_DEFAULT_TOOL_TIMEOUT", &mut self.default_seconds, (1, most))?;
-        of.number("MCPBASH_MAX_TEXT_BYTES", &mut self.text_bytes, (1024, 1 << 20))?;
+        of.number("MCPBASH_DEFAULT_TOOL_TIMEOUT", &mut self.default_seconds, 1..=most)?;
+        of.number("MCPBASH_MAX_TEXT_BYTES", &mut self.text_bytes, 1024..=1 << 20)?;
         self.read_bounds(&mut of)?;
         self.read_downloads(&mut of)?;
         self.read_serving(&mut of)?;
-        let (mode, names) =
-            (of.text("MCPBASH_TOOL_ENV_MODE"), of.text("MCPBASH_TOOL_ENV_ALLOWLIST"));
+        let mode = of.text("MCPBASH_TOOL_ENV_MODE");
+        let names = of.text("MCPBASH_TOOL_ENV_ALLOWLIST");
         self.env = environment(&get, mode, names)?;
         self.changes = of.changes;
         Ok(self)
@@ -252,12 +255,12 @@ impl ProjectSettings {
         of: &mut Variables<'_, G>,
     ) -> Result<(), SettingError> {
         let stream = &mut self.stream;
-        of.number("MCPBASH_MAX_TOOL_OUTPUT_SIZE", &mut stream.output, (1024, MAX_OUTPUT))?;
-        of.number("MCPBASH_MAX_TOOL_STDERR_SIZE", &mut stream.stderr, (1024, MAX_OUTPUT))?;
-        of.number("MCPBASH_TOOL_STDERR_TAIL_LIMIT", &mut stream.stderr_tail, (0, 64 << 10))?;
-        of.number("MCPBASH_MAX_PROGRESS_PER_MIN", &mut stream.progress, (1, MAX_LINES))?;
-        of.number("MCPBASH_MAX_LOGS_PER_MIN", &mut stream.messages, (1, MAX_LINES))?;
-        of.number("MCPBASH_MAX_RESOURCE_BYTES", &mut self.resource_bytes, (1024, MAX_OUTPUT))
+        of.number("MCPBASH_MAX_TOOL_OUTPUT_SIZE", &mut stream.output, 1024..=MAX_OUTPUT)?;
+        of.number("MCPBASH_MAX_TOOL_STDERR_SIZE", &mut stream.stderr, 1024..=MAX_OUTPUT)?;
+        of.number("MCPBASH_TOOL_STDERR_TAIL_LIMIT", &mut stream.stderr_tail, 0..=64 << 10)?;
+        of.number("MCPBASH_MAX_PROGRESS_PER_MIN", &mut stream.progress, 1..=MAX_LINES)?;
+        of.number("MCPBASH_MAX_LOGS_PER_MIN", &mut stream.messages, 1..=MAX_LINES)?;
+        of.number("MCPBASH_MAX_RESOURCE_BYTES", &mut self.resource_bytes, 1024..=MAX_OUTPUT)
     }
 
     /// Reads how clients are served.
@@ -266,18 +269,18 @@ impl ProjectSettings {
         of: &mut Variables<'_, G>,
     ) -> Result<(), SettingError> {
         let failures = "MCPBASH_REMOTE_TOKEN_MAX_FAILURES_PER_MIN";
-        of.number(failures, &mut self.token_failures, (1, MAX_LINES))?;
-        of.number("MCPBASH_SHUTDOWN_TIMEOUT", &mut self.shutdown_seconds, (1, MAX_WAIT_SECONDS))?;
-        of.number("MCPBASH_IDLE_TIMEOUT", &mut self.idle_seconds, (0, MAX_WAIT_SECONDS))?;
+        of.number(failures, &mut self.token_failures, 1..=MAX_LINES)?;
+        of.number("MCPBASH_SHUTDOWN_TIMEOUT", &mut self.shutdown_seconds, 1..=MAX_WAIT_SECONDS)?;
+        of.number("MCPBASH_IDLE_TIMEOUT", &mut self.idle_seconds, 0..=MAX_WAIT_SECONDS)?;
         if of.text("MCPBASH_IDLE_TIMEOUT_ENABLED").is_some()
             && !of.has("MCPBASH_IDLE_TIMEOUT_ENABLED")
         {
             self.idle_seconds = 0;
         }
         let polls = "MCPBASH_RESOURCES_POLL_INTERVAL_SECS";
-        of.number(polls, &mut self.poll_seconds, (0, MAX_WAIT_SECONDS))?;
+        of.number(polls, &mut self.poll_seconds, 0..=MAX_WAIT_SECONDS)?;
         let spill = "MCPBASH_ENV_PAYLOAD_THRESHOLD";
-        of.number(spill, &mut self.argument_bytes, (1024, ARGUMENT_BYTES))?;
+        of.number(spill, &mut self.argument_bytes, 1024..=ARGUMENT_BYTES)?;
         for name in ["MCPBASH_LOG_LEVEL_DEFAULT", "MCPBASH_LOG_LEVEL"] {
             if let Some(word) = of.text(name) {
                 self.log_level = level(&word.trim().to_lowercase()).ok_or_else(|| {
@@ -325,13 +328,13 @@ impl ProjectSettings {
         bounds.git_deny.extend(only(&https, &git));
         bounds.https_deny.extend(denied(of, "MCPBASH_HTTPS_DENY_HOSTS")?);
         bounds.git_deny.extend(denied(of, "MCPBASH_GIT_DENY_HOSTS")?);
-        let seconds = (1, FetchBounds::SECONDS);
-        of.number("MCPBASH_HTTPS_TIMEOUT", &mut bounds.https_seconds, seconds)?;
+        let seconds = 1..=FetchBounds::SECONDS;
+        of.number("MCPBASH_HTTPS_TIMEOUT", &mut bounds.https_seconds, seconds.clone())?;
         of.number("MCPBASH_GIT_TIMEOUT", &mut bounds.git_seconds, seconds)?;
         let most = FetchBounds::HTTPS_BYTES;
-        of.number("MCPBASH_HTTPS_MAX_BYTES", &mut bounds.https_bytes, (1, most))?;
+        of.number("MCPBASH_HTTPS_MAX_BYTES", &mut bounds.https_bytes, 1..=most)?;
         let mut kib = bounds.git_bytes >> 10;
-        of.number("MCPBASH_GIT_MAX_KB", &mut kib, (1, FetchBounds::GIT_BYTES >> 10))?;
+        of.number("MCPBASH_GIT_MAX_KB", &mut kib, 1..=FetchBounds::GIT_BYTES >> 10)?;
         bounds.git_bytes = kib << 10;
         bounds.file_bytes = u64::try_from(self.resource_bytes).unwrap_or(u64::MAX);
         if let Some(agent) = of.text("MCPBASH_HTTPS_USER_AGENT") {

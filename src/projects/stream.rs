@@ -112,10 +112,8 @@ impl ScriptStream {
         let mut events = Vec::new();
         while self.report.is_none() {
             let Some(at) = bytes.iter().position(|byte| *byte == b'\n') else { break };
-            let rest = bytes.get(..at);
-            let behind = bytes.get(at + 1..).unwrap_or_default();
-            self.append(rest.unwrap_or_default());
-            bytes = behind;
+            self.append(bytes.get(..at).unwrap_or_default());
+            bytes = bytes.get(at + 1..).unwrap_or_default();
             let line = std::mem::take(&mut self.line);
             if std::mem::take(&mut self.is_skipping) {
                 self.grown = Some(now);
@@ -190,12 +188,7 @@ fn parameters(line: &[u8], method: &str) -> Option<Map<String, Value>> {
     if line.get("method")?.as_str()? != method {
         return None;
     }
-    match line.remove("params")? {
-        Value::Object(fields) => Some(fields),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            None
-        }
-    }
+    line.remove("params")?.as_object_mut().map(std::mem::take)
 }
 
 /// Reads a progress notification. The script's word for whose progress it is counts for nothing.
@@ -243,8 +236,8 @@ mod tests {
 
     #[test]
     fn lines_are_read_however_they_are_cut_and_the_report_stands_behind_them() {
-        let (mut stream, now) =
-            (ScriptStream::new("MARK", StreamLimits::default()), Instant::now());
+        let mut stream = ScriptStream::new("MARK", StreamLimits::default());
+        let now = Instant::now();
         assert_eq!(stream.grown(), None);
         let all = [&line(1.0, "one")[..], b"MARKS no\nMARK 0 2\nnoMARK 1\n", &line(9.0, "late")];
         let all = all.concat();
@@ -262,8 +255,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_read_and_not_passed_on_and_progress_only_grows() {
-        let (mut stream, now) =
-            (ScriptStream::new("MARK", StreamLimits::default()), Instant::now());
+        let mut stream = ScriptStream::new("MARK", StreamLimits::default());
+        let now = Instant::now();
         assert_eq!(stream.push(&line(5.0, "a"), now), [progress(5.0, "a")]);
         assert_eq!(stream.push(&line(5.0, "again"), now), []);
         assert_eq!(stream.push(&line(4.0, "back"), now), []);
@@ -285,8 +278,8 @@ mod tests {
 
     #[test]
     fn logs_renew_no_time_limit_and_other_lines_are_nothing() {
-        let (mut stream, now) =
-            (ScriptStream::new("MARK", StreamLimits::default()), Instant::now());
+        let mut stream = ScriptStream::new("MARK", StreamLimits::default());
+        let now = Instant::now();
         let log =
             b"{\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":1}}\n";
         let message = ScriptMessage { level: json!("info"), logger: None, data: json!(1) };

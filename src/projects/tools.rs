@@ -46,17 +46,10 @@ pub(crate) fn discovered(
     tree: &Tree,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptTool>, ProjectMistake> {
-    let files = tree.files(FOLDER, mistakes)?;
-    let mut tools = Vec::new();
-    for file in files.iter().filter(|file| is_tool(tree, file)) {
-        match metadata::of(tree, file, &["name", "description"]) {
-            Ok(found) => {
-                let mut fields = Fields::new(&found.place, found.object, mistakes);
-                tools.push(tool(file, &mut fields));
-            }
-            Err(mistake) => mistakes.push(mistake),
-        }
-    }
+    let mut files = tree.files(FOLDER, mistakes)?;
+    files.retain(|file| is_tool(tree, file));
+    let make = |file: &FoundFile, fields: &mut Fields<'_>| Ok(tool(file, fields));
+    let tools = metadata::entries(tree, &files, &["name", "description"], mistakes, make);
     Ok(unique(tools, mistakes))
 }
 
@@ -72,8 +65,7 @@ pub(crate) fn registered(
     let mut tools = Vec::new();
     for entry in entries {
         let file = entry.file_within(tree, FOLDER)?;
-        let mut fields = Fields::new(&entry.place, entry.object.clone(), mistakes);
-        tools.push(tool(&file, &mut fields));
+        tools.push(tool(&file, &mut entry.fields(mistakes)));
     }
     Ok(unique(tools, mistakes))
 }
@@ -86,31 +78,28 @@ fn is_tool(tree: &Tree, file: &FoundFile) -> bool {
         return false;
     }
     let is_script = name.ends_with(".sh") || name.ends_with(".bash");
-    let begins_so = || tree.head(&file.path).is_ok_and(|head| head.is_some_and(is_interpreted));
-    file.is_executable || is_script || begins_so()
-}
-
-fn is_interpreted(head: String) -> bool {
-    head.starts_with("#!")
+    let is_interpreted = |head: String| head.starts_with("#!");
+    file.is_executable
+        || is_script
+        || tree.head(&file.path).is_ok_and(|head| head.is_some_and(is_interpreted))
 }
 
 fn tool(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptTool {
-    let stem = file.stem().rsplit('/').next().unwrap_or_default();
-    let path = file.path.strip_prefix("tools/").unwrap_or(&file.path);
+    let schema = fields.object("inputSchema").or_else(|| fields.object("arguments"));
     ScriptTool {
-        name: fields.text("name").unwrap_or_else(|| stem.to_owned()),
-        path: path.to_owned(),
+        name: fields.text("name").unwrap_or_else(|| file.title().to_owned()),
+        path: file.below(FOLDER).to_owned(),
         is_executable: file.is_executable,
         description: fields.text("description").unwrap_or_default(),
-        input_schema: normalised(fields.schema(["inputSchema", "arguments"]).unwrap_or_default()),
-        output_schema: fields.object("outputSchema").filter(|schema| !schema.is_empty()),
+        input_schema: normalised(schema.unwrap_or_default()),
+        output_schema: fields.object("outputSchema"),
         timeout: fields.seconds("timeoutSecs"),
         timeout_hint: fields.text("timeoutHint"),
         is_extended: fields.flag("progressExtendsTimeout").unwrap_or(false),
         max_timeout: fields.seconds("maxTimeoutSecs"),
-        icons: fields.list("icons").filter(|icons| !icons.is_empty()),
-        annotations: fields.object("annotations").filter(|one| !one.is_empty()),
-        meta: fields.object("_meta").filter(|one| !one.is_empty()),
+        icons: fields.list("icons"),
+        annotations: fields.object("annotations"),
+        meta: fields.object("_meta"),
     }
 }
 

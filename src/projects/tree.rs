@@ -80,6 +80,17 @@ pub(crate) struct FoundFile {
 }
 
 impl FoundFile {
+    /// Returns the path below a folder of the project.
+    pub(crate) fn below(&self, folder: &str) -> &str {
+        let below = self.path.strip_prefix(folder).and_then(|path| path.strip_prefix('/'));
+        below.unwrap_or(&self.path)
+    }
+
+    /// Returns the last component of the path without its extension.
+    pub(crate) fn title(&self) -> &str {
+        self.stem().rsplit('/').next().unwrap_or_default()
+    }
+
     /// Returns the last component of the path.
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()

@@ -47,7 +47,7 @@ pub(crate) fn pages(
         if names.contains(&name) || !is_page(tree, &folder) {
             continue;
         }
-        match page(tree, (&folder, &name), server, mistakes) {
+        match page(tree, &folder, &name, server, mistakes) {
             Ok(page) => {
                 names.insert(name);
                 pages.push(page);
@@ -67,7 +67,8 @@ fn is_page(tree: &Tree, folder: &str) -> bool {
 
 fn page(
     tree: &Tree,
-    (folder, name): (&str, &str),
+    folder: &str,
+    name: &str,
     server: &str,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<ScriptResource, ProjectMistake> {

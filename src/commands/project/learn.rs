@@ -23,7 +23,7 @@ use model::call::RUNNER;
 use model::job::Access;
 use model::outcome::{Outcome, in_words};
 use model::units::Time;
-use projects::{Project, ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
+use projects::{ScriptEnd, ScriptLaunch, ScriptOutput, ScriptStream, ScriptTool};
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Args)]
@@ -133,7 +133,7 @@ impl LearnedTool {
             stderr: stderr.as_bytes().to_vec(),
             stderr_bytes: 0,
         };
-        match Project::result(&self.tool, &self.launch, &output) {
+        match self.launch.result(&self.tool, &output) {
             Ok(result) if result.get("isError") == Some(&Value::Bool(true)) => {
                 format!("the tool failed: {}", text(&result))
             }

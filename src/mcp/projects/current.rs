@@ -206,7 +206,7 @@ impl CurrentProject {
     fn renew(&self, project: Project) {
         let before = self.last();
         let project = project.following(&before);
-        let changes = project.listed_changes(&before);
+        let changes = ListedChanges::between(&before, &project);
         let (new, more) = new_mistakes(&before.mistakes, &project.mistakes);
         for mistake in new {
             tracing::warn!("project: {}", plain(&mistake.to_string()));

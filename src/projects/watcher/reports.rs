@@ -7,10 +7,8 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
-use crate::hooks::POLICY;
 use crate::json::take_values;
-use crate::tools::ScriptTool;
-use crate::{AskedResource, HOOKS, Project, ROOT, ScriptPrompt, ScriptResource, ScriptTemplate};
+use crate::{Project, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool};
 
 /// Bytes of the longest message, without its length.
 pub const FRAME_BYTES: usize = 128 << 20;
@@ -50,18 +48,12 @@ impl WatchReport {
         let text = std::str::from_utf8(text).map_err(serde_json::Error::custom)?;
         take_values(text, &mut { REPORT_VALUES })?;
         let report = serde_json::from_str(text)?;
-        match &report {
-            Self::Updated(paths) if paths.len() > WATCHED_FILES => {
-                Err(serde_json::Error::custom("has more files than are watched"))
-            }
-            Self::Lists(_)
-            | Self::Broken(_)
-            | Self::Unread(_)
-            | Self::Updated(_)
-            | Self::Ordered(_)
-            | Self::Polled(_)
-            | Self::Unwatched(_) => Ok(report),
+        if let Self::Updated(paths) = &report
+            && paths.len() > WATCHED_FILES
+        {
+            return Err(serde_json::Error::custom("has more files than are watched"));
         }
+        Ok(report)
     }
 }
 
@@ -90,57 +82,16 @@ pub struct ListedChanges {
     pub prompts: bool,
 }
 
-/// A resource that a client wants to hear of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WatchableResource {
-    /// A file of the project, by its path.
-    File { uri: String, path: String },
-    /// It stays the same until the lists change.
-    Constant { uri: String },
-    /// Its provider alone knows if it changes.
-    Unknown { provider: String },
-}
-
-impl Project {
-    /// Takes over what the operator said about the project as it was before.
-    #[must_use]
-    pub fn following(mut self, before: &Self) -> Self {
-        self.settings = before.settings.clone();
-        self.granted = before.granted.clone();
-        if before.has_named_roots {
-            (self.roots, self.has_named_roots) = (before.roots.clone(), true);
+impl ListedChanges {
+    /// Compares the lists of a project with those of an earlier reading, as a client sees them.
+    pub fn between(before: &Project, now: &Project) -> Self {
+        let resources = same(&now.resources, &before.resources, resource)
+            && same(&now.templates, &before.templates, template);
+        Self {
+            tools: !same(&now.tools, &before.tools, tool),
+            resources: !resources,
+            prompts: !same(&now.prompts, &before.prompts, prompt),
         }
-        // While an editor replaces the file, calls are decided by the last version, or refused.
-        if before.hooks.contains(&POLICY) && !self.hooks.contains(&POLICY) {
-            self.hooks = HOOKS
-                .into_iter()
-                .filter(|hook| *hook == POLICY || self.hooks.contains(hook))
-                .collect();
-        }
-        if before.is_written { self.written_by_scripts() } else { self }
-    }
-
-    /// Returns which lists have changed for a client.
-    pub fn listed_changes(&self, before: &Self) -> ListedChanges {
-        let tools = same(&self.tools, &before.tools, tool);
-        let resources = same(&self.resources, &before.resources, resource)
-            && same(&self.templates, &before.templates, template);
-        let prompts = same(&self.prompts, &before.prompts, prompt);
-        ListedChanges { tools: !tools, resources: !resources, prompts: !prompts }
-    }
-
-    /// Finds what a client wants to hear of, by URI or by name.
-    pub fn watchable(&self, asked: &str) -> Option<WatchableResource> {
-        let AskedResource { uri, provider, file, html, .. } = self.resource(asked)?;
-        if html.is_some() || provider == "echo" {
-            return Some(WatchableResource::Constant { uri });
-        }
-        let path = if file.is_empty() { path_of(&uri) } else { Some(file) };
-        let is_file = provider == "file" || provider == crate::ui::PROVIDER;
-        Some(match path.filter(|path| is_file && path.len() <= PATH_BYTES) {
-            Some(path) => WatchableResource::File { uri, path },
-            None => WatchableResource::Unknown { provider },
-        })
     }
 }
 
@@ -170,52 +121,4 @@ fn template(one: &ScriptTemplate) -> impl PartialEq + use<'_> {
 /// Parts of a prompt that are listed.
 fn prompt(one: &ScriptPrompt) -> impl PartialEq + use<'_> {
     (&one.name, &one.description, &one.arguments, &one.icons, &one.metadata)
-}
-
-/// Returns the path in the project that a `file://` URI has, as the provider of files reads it.
-fn path_of(uri: &str) -> Option<String> {
-    let text = uri.strip_prefix("file://")?;
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        bytes.push(match byte {
-            b'%' => u8::try_from(digit()? * 16 + digit()?).ok()?,
-            byte => byte,
-        });
-    }
-    let path = String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))?;
-    let below = match path.strip_prefix('/') {
-        Some(_) => path.strip_prefix(ROOT)?.strip_prefix('/')?,
-        None => &path,
-    };
-    let parts: Vec<&str> =
-        below.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    (!parts.is_empty() && !parts.contains(&"..")).then(|| parts.join("/"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_of_the_project_has_one_path_and_no_other_file_has_one() {
-        for (uri, path) in [
-            ("file://./resources/a.txt", Some("resources/a.txt")),
-            ("file:///workspace/resources//./a%20b", Some("resources/a b")),
-            ("file://a", Some("a")),
-            ("file:///etc/passwd", None),
-            ("file:///workspace", None),
-            ("file:///workspaces/a", None),
-            ("file:///workspace/../etc/passwd", None),
-            ("file://./a/%2e%2e/%2e%2e/b", None),
-            ("file://%00", None),
-            ("file://%zz", None),
-            ("file://%", None),
-            ("file://", None),
-            ("echo://a", None),
-        ] {
-            assert_eq!(path_of(uri).as_deref(), path, "{uri}");
-        }
-    }
 }
