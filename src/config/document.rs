@@ -20,7 +20,7 @@ use toml::de::{DeTable, DeValue};
 pub use error::ReadError;
 pub use item::{Content, Item, Table};
 pub use keys::{FileKey, Form, KeyTable, one_line};
-pub use read::{Read, parsed, text, word};
+pub use read::{Read, Reason, parsed, text, word};
 
 /// The schema version that this version reads, for all three kinds of files.
 pub(crate) const SCHEMA: i64 = 1;
@@ -162,7 +162,7 @@ impl Mistake {
 /// expected one of `a`, `b` ``.
 fn hint_for(message: &str) -> Option<String> {
     if message.starts_with("missing field `why`") {
-        return Some("every grant and every rule says why it is there".to_owned());
+        return Some(read::REASONS.to_owned());
     }
     let rest = ["unknown field `", "unknown variant `"]
         .iter()

@@ -227,6 +227,18 @@ macro_rules! words {
             $($(#[doc = $comment])* $variant,)*
         }
 
+        #[allow(dead_code, reason = "not every enum is shown")]
+        impl $name {
+            $vis const ALL: [Self; [$($word),*].len()] = [$(Self::$variant),*];
+
+            /// Returns the word of a file.
+            $vis fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+
         $crate::words!(for $name {
             $($(#[doc = $comment])* $variant = $word,)*
         });

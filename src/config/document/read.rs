@@ -12,6 +12,9 @@ use super::error::ReadError;
 use super::item::{Content, Item, Table};
 use super::keys::Form;
 
+/// Hint about a reason that is missing or blank.
+pub(super) const REASONS: &str = "every grant and every rule says why it is there";
+
 /// A type that a value of a file becomes.
 pub trait Read: Sized {
     /// Reads a value.
@@ -92,6 +95,31 @@ impl Read for String {
 
     fn form() -> Form {
         Form::plain("text", r#""type": "string""#)
+    }
+}
+
+/// Reason for a grant, a rule or an entry of a file. A blank one is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(String);
+
+impl Reason {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Read for Reason {
+    fn read(item: Item<'_>) -> Result<Self, ReadError> {
+        let text = text(item)?;
+        match text.trim().is_empty() {
+            true => Err(item.error("`why` is blank").with_hint(REASONS)),
+            false => Ok(Self(text.to_owned())),
+        }
+    }
+
+    fn form() -> Form {
+        String::form()
     }
 }
 

@@ -15,7 +15,7 @@ use super::hooks::HookPoint;
 use super::pattern::Pattern;
 use super::reach::{TargetPlaces, TargetReach};
 use super::schema::{
-    Example, Narrowing, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional, why,
+    Example, Narrowing, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional,
 };
 use super::tools::RESERVED;
 use super::values::{Type, WORD_BYTES, WordType, plain};
@@ -52,7 +52,7 @@ pub(super) fn command(
         .transpose()?;
     let flags = flags(document, written, base.as_ref())?;
     let refused = refused(document, written, base.as_ref(), &flags)?;
-    let why = why(document, &written.why)?;
+    let why = written.why.as_str().to_owned();
     let new_positionals = positionals(document, written)?;
     let input = base.as_ref().map_or(Input::Plain, |base| base.input);
     let command = DeclaredCommand {
@@ -174,7 +174,7 @@ fn refused(
             let message = format!("flag `{}` is taken and refused", one.flag.get_ref());
             return Err(document.mistake(one.flag.span(), message));
         }
-        all.push((one.flag.get_ref().clone(), why(document, &one.why)?));
+        all.push((one.flag.get_ref().clone(), one.why.as_str().to_owned()));
     }
     Ok(all)
 }
@@ -203,7 +203,7 @@ fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {
     if times == 0 {
         return mistake("`times` is at least 1");
     }
-    Ok(Flag { name: name.clone(), takes, times, why: why(document, &written.why)? })
+    Ok(Flag { name: name.clone(), takes, times, why: written.why.as_str().to_owned() })
 }
 
 impl Narrowing {
@@ -294,7 +294,7 @@ fn positional(document: &Document, written: &WrittenPositional) -> Result<Positi
             Some(_) => PositionalEgress::Only,
             None => PositionalEgress::Any,
         },
-        why: why(document, &written.why)?,
+        why: written.why.as_str().to_owned(),
     })
 }
 

@@ -26,25 +26,10 @@ words! {
 }
 
 impl ToolGroup {
-    pub const ALL: [Self; 7] =
-        [Self::Calc, Self::Math, Self::Shell, Self::Exec, Self::Info, Self::History, Self::Files];
-
     /// Returns the groups that a server shows by default: few tools, each different from the
     /// others.
     pub(crate) fn shown_by_default() -> BTreeSet<Self> {
         BTreeSet::from([Self::Calc, Self::Shell])
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Calc => "calc",
-            Self::Math => "math",
-            Self::Shell => "shell",
-            Self::Exec => "exec",
-            Self::Info => "info",
-            Self::History => "history",
-            Self::Files => "files",
-        }
     }
 
     /// Returns the setting that shows this group in addition to those that are shown already. A

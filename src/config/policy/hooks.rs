@@ -97,16 +97,6 @@ impl HookPoint {
             Self::Reach => REACH_PREFIX,
         }
     }
-
-    /// Returns the name in policy files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Check => "check",
-            Self::Transform => "transform",
-            Self::Reach => "reach",
-            Self::Output => "output",
-        }
-    }
 }
 
 impl Hooks {

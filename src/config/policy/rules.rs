@@ -7,7 +7,7 @@ use toml::Spanned;
 use super::commands;
 use super::flags::DeclaredCommand;
 use super::schema::WrittenCommand;
-use crate::document::{Document, Mistake};
+use crate::document::{Document, Mistake, Reason};
 use crate::profile::Profiles;
 use model::call::Asked;
 use model::defaults::MIN_MEMORY;
@@ -75,7 +75,7 @@ table! {
         limits: WrittenLimits = WrittenLimits::default(),
         /// Reason for the rule; a denial shows it to the caller. Example: `"contained, not
         /// filtered"`.
-        why: Spanned<String>,
+        why: Reason,
         /// Calls that the rule must match, at least one. They are tested when the file is read.
         ///
         /// Default: an empty list, which is refused.
@@ -193,7 +193,10 @@ pub(super) fn parse(
     documents: &[Document],
     profiles: &Profiles,
 ) -> Result<(Vec<Rule>, Vec<DeclaredCommand>), Mistake> {
-    let read = |document| Written::read(document).map(|written| (document, written));
+    fn read(document: &Document) -> Result<(&Document, Written), Mistake> {
+        Ok((document, document.read()?))
+    }
+
     let given = documents.iter().map(read).collect::<Result<Vec<_>, Mistake>>()?;
     let ids: BTreeSet<&String> =
         given.iter().flat_map(|(_, file)| &file.rules).map(|rule| rule.id.get_ref()).collect();
@@ -219,22 +222,11 @@ pub(super) fn parse(
     Ok((rules, commands))
 }
 
-impl Written {
-    fn read(document: &Document) -> Result<Self, Mistake> {
-        document.read()
-    }
-}
-
 fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Result<Rule, Mistake> {
     let id = written.id.get_ref();
     if ProfileName::new(id).is_none() {
         let message = "an id is lower-case letters, digits and dashes";
         return Err(document.mistake(written.id.span(), message));
-    }
-    if written.why.get_ref().trim().is_empty() {
-        return Err(document
-            .mistake(written.why.span(), "`why` is blank")
-            .with_hint("every grant and every rule says why it is there"));
     }
     let tools: BTreeSet<String> = written.tools.get_ref().iter().cloned().collect();
     if tools.is_empty() {
@@ -256,7 +248,7 @@ fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Resu
         tools,
         clients: clients.unwrap_or_default(),
         effect,
-        why: written.why.get_ref().clone(),
+        why: written.why.as_str().to_owned(),
         matches: named(&written.matches),
         not_matches: named(&written.not_matches),
         file: document.file.clone(),

@@ -9,7 +9,7 @@ use super::conduct::OutputForm;
 use super::decimal::Decimal;
 use super::flags::Input;
 use super::hooks::HookPoint;
-use crate::document::{Document, Mistake};
+use crate::document::Reason;
 use model::units::Time;
 
 table! {
@@ -96,7 +96,7 @@ table! {
         /// them.
         pub(super) positionals "positional": Vec<WrittenPositional> = Vec::new(),
         /// Reason for the tool. Example: `"counting needs no shell"`.
-        pub(super) why: Spanned<String>,
+        pub(super) why: Reason,
         /// Calls that must be accepted, at least one. They are tested when the file is read.
         pub(super) accepts: Spanned<Vec<Spanned<Example>>>,
         /// Calls that must be refused, at least one. They are tested when the file is read.
@@ -111,7 +111,7 @@ table! {
         pub(super) flag: Spanned<String>,
         /// Reason and alternative, shown to the caller after the flag. Example: `"needs raw
         /// sockets"`.
-        pub(super) why: Spanned<String>,
+        pub(super) why: Reason,
     }
 }
 
@@ -137,7 +137,7 @@ table! {
         /// Default: none. Example: `"text"`.
         pub(super) kind: Option<Spanned<WrittenKind>>,
         /// Reason for the flag. Example: `"spaces of each level"`.
-        pub(super) why: Spanned<String>,
+        pub(super) why: Reason,
         .. pub(super) narrowing: Narrowing,
     }
 }
@@ -169,7 +169,7 @@ table! {
         pub(super) egress: Option<Spanned<WrittenHold>>,
         /// Reason for the field, which is also its description for callers. Example: `"the file to
         /// count"`.
-        pub(super) why: Spanned<String>,
+        pub(super) why: Reason,
         .. pub(super) narrowing: Narrowing,
     }
 }
@@ -269,7 +269,7 @@ table! {
         /// Default: `[]`. Example: `[7, 28]`.
         pub(super) codes: Vec<u8> = Vec::new(),
         /// Reason for this entry. Example: `"a name server may be slow to answer once"`.
-        pub(super) why: Spanned<String>,
+        _why "why": Reason,
     }
 }
 
@@ -299,7 +299,7 @@ table! {
         /// Default: `[]`. Example: `["-T0", "-T1"]`.
         pub(super) unless: Vec<String> = Vec::new(),
         /// Reason for this entry. Example: `"a scan of a near network need not be slow"`.
-        pub(super) why: Spanned<String>,
+        _why "why": Reason,
     }
 }
 
@@ -311,7 +311,7 @@ table! {
         /// Words, in order. Example: `["-T4", "--top-ports", "100"]`.
         pub(super) args: Spanned<Vec<String>>,
         /// Reason, which callers see. Example: `"the hundred most common ports"`.
-        pub(super) why: Spanned<String>,
+        pub(super) why: Reason,
     }
 }
 
@@ -328,7 +328,7 @@ table! {
         /// "--top-ports"]`.
         pub(super) excludes: Vec<String>,
         /// Reason, which the caller sees. Example: `"a ping scan looks at no ports"`.
-        pub(super) why: Spanned<String>,
+        pub(super) why: Spanned<Reason>,
     }
 }
 
@@ -340,7 +340,7 @@ table! {
         /// Replacement; an empty list removes the word. Example: `["-sT"]`.
         pub(super) by: Spanned<Vec<String>>,
         /// Reason for this entry. Example: `"a cell has no raw sockets, and -sT gives the same port states"`.
-        pub(super) why: Spanned<String>,
+        _why "why": Reason,
     }
 }
 
@@ -359,7 +359,7 @@ table! {
         /// Default: `false`. Example: `true`.
         pub(super) all: bool = false,
         /// Reason for this entry. Example: `"each answer, for a program"`.
-        pub(super) why: Spanned<String>,
+        _why "why": Reason,
     }
 }
 
@@ -388,16 +388,6 @@ table! {
         /// Default: `false`. Example: `true`.
         pub(super) remember: bool = false,
         /// Reason for this entry. Example: `"the router is not to be scanned"`.
-        pub(super) why: Spanned<String>,
+        _why "why": Reason,
     }
-}
-
-/// Checks that a reason is not blank.
-pub(super) fn why(document: &Document, why: &Spanned<String>) -> Result<String, Mistake> {
-    if why.get_ref().trim().is_empty() {
-        return Err(document
-            .mistake(why.span(), "`why` is blank")
-            .with_hint("every grant and every rule says why it is there"));
-    }
-    Ok(why.get_ref().clone())
 }

@@ -86,7 +86,7 @@ pub(super) fn reasons(written: &Written) -> Arc<[Reason]> {
         ("proc", written.proc.as_ref().map(|proc| &proc.why)),
         ("network", written.network.as_ref().map(|network| &network.why)),
         ("sockets", written.sockets.as_ref().map(|sockets| &sockets.why)),
-        ("unix_sockets", written.unix_sockets.as_ref().map(|sockets| &sockets.why)),
+        ("unix_sockets", written.unix_sockets.as_ref().map(|sockets| sockets.why.get_ref())),
         ("env", written.env.as_ref().map(|env| &env.why)),
     ];
     let keys = keys.into_iter().filter_map(|(key, why)| Some((About::Key(key), why?)));
@@ -98,5 +98,5 @@ pub(super) fn reasons(written: &Written) -> Arc<[Reason]> {
     let calls = written.syscalls.iter().map(|calls| (About::Calls(names(calls)), &calls.why));
     let quiet = written.quiet.iter().map(|calls| (About::Quiet(names(calls)), &calls.why));
     let all = keys.chain(paths).chain(calls).chain(quiet);
-    all.map(|(about, why)| Reason { about, why: why.get_ref().clone() }).collect()
+    all.map(|(about, why)| Reason { about, why: why.as_str().to_owned() }).collect()
 }

@@ -103,7 +103,7 @@ fn rule(document: &Document, written: &WrittenEgress) -> Result<EgressRule, Mist
             .as_ref()
             .map(|secret| requests::secret(document, secret))
             .transpose()?,
-        why: written.why.get_ref().clone(),
+        why: written.why.as_str().to_owned(),
     };
     requests::check(document, written, &rule)?;
     match (rule.protocols.has_ports(), rule.ports.is_empty()) {

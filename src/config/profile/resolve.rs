@@ -43,9 +43,6 @@ const FLOOR_FILES: &[&str] = &[
 
 /// Resolves a chain of profiles, the furthest ancestor first.
 pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profile, Mistake> {
-    for layer in chain {
-        check_whys(layer)?;
-    }
     let last = |pick: fn(&Written) -> bool| chain.iter().rev().find(|layer| pick(&layer.written));
     let written = |pick| last(pick).map(|layer| &layer.written);
     let paths = paths(chain)?;
@@ -85,16 +82,6 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         script_sdk: &[],
         trust: Vec::new(),
     })
-}
-
-fn check_whys(layer: &Layer<'_>) -> Result<(), Mistake> {
-    match layer.written.whys().find(|why| why.get_ref().trim().is_empty()) {
-        Some(why) => Err(layer
-            .document
-            .mistake(why.span(), "`why` is blank")
-            .with_hint("every grant and every rule says why it is there")),
-        None => Ok(()),
-    }
 }
 
 /// Makes a path absolute, without `.` and double slashes, and with the operator's home for `~/`.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use toml::Spanned;
 
-use crate::document::{Content, Form, Item, Read, ReadError};
+use crate::document::{Content, Form, Item, Read, ReadError, Reason};
 
 use model::egress::{NetworkClass, SecretForm};
 use model::profile::{Family, ProcView, UnixSockets};
@@ -70,7 +70,7 @@ table! {
         /// grant. That program cannot start another one. Example: `"any"`.
         pub program: Spanned<String>,
         /// Reason for the grant. Example: `"a shell runs programs"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -86,7 +86,7 @@ table! {
         /// Default: `{}`. Example: `{ BC_LINE_LENGTH = "0" }`.
         pub env: BTreeMap<String, Spanned<String>> = BTreeMap::new(),
         /// Reason for the grant. Example: `"its start is most of a short call"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -95,7 +95,7 @@ table! {
     /// table there is no `/workspace`.
     pub(super) struct WrittenWorkspace {
         /// Reason for the grant. Example: `"a place for the work"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -105,7 +105,7 @@ table! {
         /// Contents of `/proc`. Example: `"own"`.
         pub view: ProcView,
         /// Reason for the grant. Example: `"ps and language runtimes read it"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -116,7 +116,7 @@ table! {
         /// Destinations that the cell can reach. Example: `"loopback"`.
         pub class: Spanned<NetworkClass>,
         /// Reason for the grant. Example: `"tests start local servers"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -159,7 +159,7 @@ table! {
         /// Default: none.
         pub secret: Option<WrittenSecretUse>,
         /// Reason for the grant. Example: `"install packages"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -320,7 +320,7 @@ table! {
         /// Families of socket(2). Example: `["unix", "inet"]`.
         pub families: Vec<Family>,
         /// Reason for the grant. Example: `"clients are tested against local servers"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -331,7 +331,7 @@ table! {
         /// Sockets that cells may connect to. Example: `"private"`.
         pub class: UnixSockets,
         /// Reason for the grant. Example: `"the agent's own tools listen there"`.
-        pub why: Spanned<String>,
+        pub why: Spanned<Reason>,
     }
 }
 
@@ -356,7 +356,7 @@ table! {
         /// Default: `false`. Example: `true`.
         pub optional: bool = false,
         /// Reason for the grant. Example: `"the tool chain"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -368,7 +368,7 @@ table! {
         pub names: Vec<Spanned<String>>,
         /// Reason for the grant, or for not reporting the calls. Example: `"the database uses
         /// asynchronous I/O"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -379,7 +379,7 @@ table! {
         /// Values by name. Example: `{ PATH = "/opt/node/bin:/usr/bin:/bin" }`.
         pub set: BTreeMap<String, Spanned<String>>,
         /// Reason for the grant. Example: `"so that node is found"`.
-        pub why: Spanned<String>,
+        pub why: Reason,
     }
 }
 
@@ -453,25 +453,5 @@ table! {
         ///
         /// Default: `false`. Example: `true`.
         pub memory_cgroup: Option<bool>,
-    }
-}
-
-impl Written {
-    /// Returns every reason the file gives, for the check that none is blank.
-    pub(super) fn whys(&self) -> impl Iterator<Item = &Spanned<String>> {
-        let keys = [
-            self.exec.as_ref().map(|exec| &exec.why),
-            self.ahead.as_ref().map(|ahead| &ahead.why),
-            self.workspace.as_ref().map(|workspace| &workspace.why),
-            self.proc.as_ref().map(|proc| &proc.why),
-            self.network.as_ref().map(|network| &network.why),
-            self.sockets.as_ref().map(|sockets| &sockets.why),
-            self.unix_sockets.as_ref().map(|sockets| &sockets.why),
-            self.env.as_ref().map(|env| &env.why),
-        ];
-        let lists = self.syscalls.iter().chain(&self.quiet).map(|calls| &calls.why);
-        let egress = self.egress.iter().map(|rule| &rule.why);
-        let paths = self.paths.iter().map(|path| &path.why);
-        keys.into_iter().flatten().chain(paths).chain(egress).chain(lists)
     }
 }

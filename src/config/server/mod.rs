@@ -316,7 +316,7 @@ macro_rules! word_kinds {
             }
 
             fn show(word: &Self) -> String {
-                format!("{word:?}").to_lowercase()
+                word.name().to_owned()
             }
 
             fn form() -> Form {

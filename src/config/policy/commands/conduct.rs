@@ -9,7 +9,7 @@ use crate::policy::conduct::{
     Conduct, DefaultWords, MAX_CONCURRENCY, MAX_FAILURES, MAX_RECOVERY, RETRY_DELAY, Retries,
     Template,
 };
-use crate::policy::schema::{WrittenBreaker, WrittenCommand, WrittenRetries, WrittenTemplate, why};
+use crate::policy::schema::{WrittenBreaker, WrittenCommand, WrittenRetries, WrittenTemplate};
 use crate::policy::values::plain;
 use model::units::Time;
 
@@ -29,7 +29,6 @@ pub(super) fn conduct(
         return Err(document.mistake(time.span(), "a timeout is above 0"));
     }
     let defaults = written.defaults.iter().map(|one| {
-        why(document, &one.why)?;
         let args = words(document, &one.args)?;
         Ok(DefaultWords { args, unless: one.unless.clone() })
     });
@@ -50,7 +49,6 @@ pub(super) fn conduct(
 }
 
 fn retries(document: &Document, written: &WrittenRetries) -> Result<Retries, Mistake> {
-    why(document, &written.why)?;
     let delay = written.delay.map_or(RETRY_DELAY, |time| time.0);
     let times = within(document, &written.times, 1..=MAX_RETRIES)?;
     Ok(Retries { times, delay, codes: written.codes.clone() })
@@ -84,7 +82,7 @@ fn templates(document: &Document, written: &[WrittenTemplate]) -> Result<Vec<Tem
             );
         }
         let args = words(document, &one.args)?;
-        let why = why(document, &one.why)?;
+        let why = one.why.as_str().to_owned();
         all.push(Template { name: name.clone(), args, why });
     }
     Ok(all)

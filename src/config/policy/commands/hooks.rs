@@ -6,7 +6,7 @@ use crate::document::{Document, Mistake};
 use crate::policy::hooks::{FlagCheck, HookPoint, HookScript, Hooks, LineReader, Replacement};
 use crate::policy::pattern::Pattern;
 use crate::policy::schema::{
-    WrittenCheck, WrittenCommand, WrittenHook, WrittenReader, WrittenReplacement, why,
+    WrittenCheck, WrittenCommand, WrittenHook, WrittenReader, WrittenReplacement,
 };
 use crate::policy::summary::Summary;
 use crate::policy::values::plain;
@@ -89,19 +89,19 @@ pub(super) fn hooks(
 }
 
 fn check(document: &Document, written: &WrittenCheck) -> Result<FlagCheck, Mistake> {
-    let WrittenCheck { given, needs, excludes, why: reason } = written;
-    if needs.is_empty() && excludes.is_empty() {
+    if written.needs.is_empty() && written.excludes.is_empty() {
         let message = "a check with no `needs` and no `excludes` refuses nothing";
-        return Err(document.mistake(reason.span(), message));
+        return Err(document.mistake(written.why.span(), message));
     }
-    let given = given.clone();
-    let needs = needs.clone();
-    let excludes = excludes.clone();
-    Ok(FlagCheck { given, needs, excludes, why: why(document, reason)? })
+    Ok(FlagCheck {
+        given: written.given.clone(),
+        needs: written.needs.clone(),
+        excludes: written.excludes.clone(),
+        why: written.why.get_ref().as_str().to_owned(),
+    })
 }
 
 fn replacement(document: &Document, written: &WrittenReplacement) -> Result<Replacement, Mistake> {
-    why(document, &written.why)?;
     let word = written.word.get_ref();
     let by = written.by.get_ref();
     if let Some(bad) = [word].into_iter().chain(by).find_map(|word| plain(word).err()) {
@@ -111,7 +111,6 @@ fn replacement(document: &Document, written: &WrittenReplacement) -> Result<Repl
 }
 
 fn reader(document: &Document, written: &WrittenReader) -> Result<LineReader, Mistake> {
-    why(document, &written.why)?;
     let name = written.name.get_ref();
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
         let message = "a reader's name is lower-case letters and underscores";
@@ -124,7 +123,6 @@ fn reader(document: &Document, written: &WrittenReader) -> Result<LineReader, Mi
 }
 
 fn script(document: &Document, written: &WrittenHook) -> Result<HookScript, Mistake> {
-    why(document, &written.why)?;
     let text = written.script.get_ref();
     if text.trim().is_empty() || text.contains('\0') || text.len() > SCRIPT_BYTES {
         let message = "a script is text of 64 KiB at most, and no NUL is in it";
