@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -155,6 +156,9 @@ const ROWS: [Row; 33] = [
     ("", &["MCP_DATABASE_URL"], Meaning::Unused("there is no database")),
 ];
 
+/// Unit of times.
+const MILLISECONDS: u32 = 1000;
+
 /// Beginnings of names that are never tools' in the reference implementation, and endings.
 const NO_TOOL_STARTS: [&str; 5] = ["Test", "Mock", "Abstract", "_", "Example"];
 const NO_TOOL_ENDS: [&str; 3] = ["Base", "Mixin", "Interface"];
@@ -296,36 +300,32 @@ impl McpSettings {
         value: Value,
     ) -> Result<(), ConfigError> {
         let value = match meaning {
-            Meaning::Timeout => self.time(by, &value, 60, 3600)?,
-            Meaning::Recovery | Meaning::Grace => self.time(by, &value, 1, 3600)?,
-            Meaning::Concurrency => self.number(by, &value, 1, 1024)?,
-            Meaning::Failures => self.number(by, &value, 1, 10)?,
-            Meaning::MaxArgs => self.number(by, &value, 1, 2048)?,
-            Meaning::MaxStdout => self.number(by, &value, 1024, 1 << 20)?,
-            Meaning::MaxStderr => self.number(by, &value, 1024, 256 << 10)?,
-            Meaning::Memory => self.number(by, &value, 8, 1 << 20)?,
-            Meaning::Port => self.number(by, &value, 1, 65_535)?,
+            Meaning::Timeout => self.number(by, &value, 60..=3600, MILLISECONDS)?,
+            Meaning::Recovery | Meaning::Grace => {
+                self.number(by, &value, 1..=3600, MILLISECONDS)?
+            }
+            Meaning::Concurrency => self.number(by, &value, 1..=1024, 1)?,
+            Meaning::Failures => self.number(by, &value, 1..=10, 1)?,
+            Meaning::MaxArgs => self.number(by, &value, 1..=2048, 1)?,
+            Meaning::MaxStdout => self.number(by, &value, 1024..=1 << 20, 1)?,
+            Meaning::MaxStderr => self.number(by, &value, 1024..=256 << 10, 1)?,
+            Meaning::Memory => self.number(by, &value, 8..=1 << 20, 1)?,
+            Meaning::Port => self.number(by, &value, 1..=65_535, 1)?,
             Meaning::Intrusive => Value::Bool(yes(by, &value)?),
             Meaning::Targets => {
                 let named: BTreeSet<String> = words(&value).into_iter().collect();
                 if !named.iter().map(String::as_str).eq([".lab.internal", "RFC1918"]) {
                     let hint = "`within` of a field or a flag of a `[[tool]]` names other places";
-                    return Err(bad(
-                        Path::new(by),
-                        "RFC1918 and .lab.internal are taken, both and no others",
-                        hint,
-                    ));
+                    let why = "RFC1918 and .lab.internal are taken, both and no others";
+                    return Err(bad(Path::new(by), why, hint));
                 }
                 return Ok(());
             }
             Meaning::Transport => {
                 let transport = words(&value).join("").to_ascii_lowercase();
                 if !["stdio", "http"].contains(&&*transport) {
-                    return Err(bad(
-                        Path::new(by),
-                        "the transports are stdio and http",
-                        "name one",
-                    ));
+                    let why = "the transports are stdio and http";
+                    return Err(bad(Path::new(by), why, "name one"));
                 }
                 value
             }
@@ -339,37 +339,24 @@ impl McpSettings {
         Ok(())
     }
 
-    /// Reads a whole number, within a range.
+    /// Reads a number, and returns it as a whole number of `unit`ths. One out of the range is set to the nearest bound.
     fn number(
         &mut self,
-        by: &'static str,
+        by: &str,
         value: &Value,
-        least: u64,
-        most: u64,
+        range: RangeInclusive<u32>,
+        unit: u32,
     ) -> Result<Value, ConfigError> {
-        let asked = decimal(by, value)?;
-        Ok(Value::from(self.clamped(by, asked, (least, most), 1)))
-    }
-
-    /// Reads seconds, within a range; returns milliseconds.
-    fn time(
-        &mut self,
-        by: &'static str,
-        value: &Value,
-        least: u64,
-        most: u64,
-    ) -> Result<Value, ConfigError> {
-        let asked = decimal(by, value)?;
-        Ok(Value::from(self.clamped(by, asked * 1000.0, (least * 1000, most * 1000), 1000)))
-    }
-
-    fn clamped(&mut self, by: &str, asked: f64, (least, most): (u64, u64), unit: u64) -> u64 {
+        let asked = decimal(by, value)? * f64::from(unit);
+        let min = u64::from(*range.start()) * u64::from(unit);
+        let max = u64::from(*range.end()) * u64::from(unit);
         let whole = Duration::try_from_secs_f64(asked.max(0.0)).map(|it| it.as_secs()).ok();
-        let used = whole.unwrap_or(most).clamp(least, most);
+        let used = whole.unwrap_or(max).clamp(min, max);
         if whole != Some(used) || asked < 0.0 {
-            self.notes.push(format!("{by} is out of its range: {} is used", used / unit));
+            self.notes
+                .push(format!("{by} is out of its range: {} is used", used / u64::from(unit)));
         }
-        used
+        Ok(Value::from(used))
     }
 }
 

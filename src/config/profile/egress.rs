@@ -14,6 +14,7 @@ use model::egress::{
     Protocols,
 };
 use model::profile::Family;
+use model::profile::name::is_dashed_word;
 
 /// Maximum number of rules per profile; a cell's connections are compared with them one by one.
 const MAX_RULES: usize = 256;
@@ -78,7 +79,7 @@ fn check_class(
 fn rule(document: &Document, written: &WrittenEgress) -> Result<EgressRule, Mistake> {
     let mistake = |span, message: String| document.mistake(span, message);
     let id = written.id.get_ref();
-    if !is_id(id) {
+    if !is_dashed_word(id, 64) {
         let message = format!("`{}` is no name of a rule", id.escape_default());
         let hint = "write lower-case letters, digits and dashes, 64 at most";
         return Err(mistake(written.id.span(), message).with_hint(hint));
@@ -118,11 +119,6 @@ fn rule(document: &Document, written: &WrittenEgress) -> Result<EgressRule, Mist
         }
         (true, false) | (false, true) => Ok(rule),
     }
-}
-
-fn is_id(id: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=64).contains(&id.len()) && id.bytes().all(fits)
 }
 
 fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(

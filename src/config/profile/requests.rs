@@ -9,6 +9,7 @@ use super::schema::{WrittenEgress, WrittenHttp, WrittenSecretUse};
 use crate::document::{Document, Mistake};
 use model::call::Env;
 use model::egress::{EgressRule, HttpRule, NetworkClass, PathPattern, Protocols, SecretUse};
+use model::profile::name::is_dashed_word;
 
 /// Headers that hyper and the gateway write, or that would change the meaning of a request.
 const NOT_FOR_SECRETS: [&str; 14] = [
@@ -79,15 +80,14 @@ pub(super) fn secret(
 ) -> Result<SecretUse, Mistake> {
     let mistake = |at: &Spanned<String>, message: &str| Err(document.mistake(at.span(), message));
     let name = written.name.get_ref();
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(1..=64).contains(&name.len()) || !name.bytes().all(fits) {
+    if !is_dashed_word(name, 64) {
         return mistake(
             &written.name,
             "a secret's name is of lower-case letters, digits and dashes",
         );
     }
     let header = written.header.get_ref().to_ascii_lowercase();
-    if !(1..=64).contains(&header.len()) || !header.bytes().all(fits) {
+    if !is_dashed_word(&header, 64) {
         return mistake(&written.header, "a header's name is of letters, digits and dashes");
     }
     if NOT_FOR_SECRETS.contains(&header.as_str()) {

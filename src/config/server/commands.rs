@@ -1,7 +1,7 @@
 //! Settings of command-line tools that neither a call nor the tool's own file decides.
 
 use super::settings::{BytesValue, Kind, Optional, PeriodValue, WholeValue, settings};
-use crate::document::{Form, Item, Read, ReadError};
+use crate::document::{Item, Read, ReadError};
 use crate::policy::conduct::{
     BreakerLimits, CONCURRENCY, FAILURES, MAX_CONCURRENCY, MAX_FAILURES, MAX_RECOVERY, RECOVERY,
 };
@@ -67,6 +67,7 @@ pub struct ArgumentBytes;
 
 impl Kind for ArgumentBytes {
     type Value = u64;
+    type Written = u64;
 
     fn read(item: Item<'_>) -> Result<u64, ReadError> {
         match u64::read(item)? {
@@ -79,10 +80,6 @@ impl Kind for ArgumentBytes {
 
     fn show(bytes: &u64) -> String {
         bytes.to_string()
-    }
-
-    fn form() -> Form {
-        u64::form()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::settings::{File, Kind, PeriodValue, Setting, ValueSource, settings};
-use crate::document::{Form, Item, Read, ReadError, text};
+use crate::document::{Item, Read, ReadError, text};
 use model::call::{Cwd, MAX_TIMEOUT};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY, HISTORY_MAX};
 use model::units::Time;
@@ -111,6 +111,7 @@ pub struct CellDirectory;
 
 impl Kind for CellDirectory {
     type Value = Cwd;
+    type Written = String;
 
     fn read(item: Item<'_>) -> Result<Cwd, ReadError> {
         Cwd::new("working_dir", text(item)?)
@@ -120,10 +121,6 @@ impl Kind for CellDirectory {
     fn show(path: &Cwd) -> String {
         path.as_str().to_owned()
     }
-
-    fn form() -> Form {
-        String::form()
-    }
 }
 
 /// Number of commands.
@@ -131,6 +128,7 @@ pub struct HistoryLength;
 
 impl Kind for HistoryLength {
     type Value = usize;
+    type Written = usize;
 
     fn read(item: Item<'_>) -> Result<usize, ReadError> {
         match usize::read(item)? {
@@ -141,10 +139,6 @@ impl Kind for HistoryLength {
 
     fn show(size: &usize) -> String {
         size.to_string()
-    }
-
-    fn form() -> Form {
-        usize::form()
     }
 }
 

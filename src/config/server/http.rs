@@ -11,8 +11,9 @@ use toml::Spanned;
 use super::settings::{
     AbsolutePath, AnyTime, CountValue, File, Kind, NamesValue, Optional, settings,
 };
-use crate::document::{Form, Item, Read, ReadError, text};
+use crate::document::{Item, Read, ReadError, text};
 use crate::{ConfigError, HostContext, directory};
+use model::profile::name::is_dashed_word;
 
 settings! {
 /// Values of `[http]`, each with where it came from.
@@ -78,7 +79,7 @@ pub struct TokenSetting {
 
 table! {
     /// Bearer token of one client. Clients do not see each other's sessions, history and files.
-    struct WrittenToken {
+    pub struct WrittenToken {
         /// Name of the client in the audit log: lower-case letters, digits and dashes. Example: `"ci"`.
         client: Spanned<String>,
         /// Absolute path of the file with the token: one line of at least 32 characters. Other
@@ -116,6 +117,7 @@ pub struct Networks;
 
 impl Kind for Networks {
     type Value = Vec<IpNet>;
+    type Written = Vec<String>;
 
     fn read(item: Item<'_>) -> Result<Vec<IpNet>, ReadError> {
         let one = |item: Item<'_>| {
@@ -128,10 +130,6 @@ impl Kind for Networks {
     fn show(nets: &Vec<IpNet>) -> String {
         nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
     }
-
-    fn form() -> Form {
-        Vec::<String>::form()
-    }
 }
 
 /// Names of hosts, which become lower case.
@@ -139,6 +137,7 @@ pub struct HostNames;
 
 impl Kind for HostNames {
     type Value = BTreeSet<String>;
+    type Written = BTreeSet<String>;
 
     fn read(item: Item<'_>) -> Result<BTreeSet<String>, ReadError> {
         item.items()?.map(|item| Ok(text(item)?.to_ascii_lowercase())).collect()
@@ -147,10 +146,6 @@ impl Kind for HostNames {
     fn show(names: &BTreeSet<String>) -> String {
         NamesValue::show(names)
     }
-
-    fn form() -> Form {
-        NamesValue::form()
-    }
 }
 
 /// Tokens of clients.
@@ -158,6 +153,7 @@ pub struct Tokens;
 
 impl Kind for Tokens {
     type Value = Vec<TokenSetting>;
+    type Written = Vec<WrittenToken>;
 
     fn read(item: Item<'_>) -> Result<Vec<TokenSetting>, ReadError> {
         item.items()?.map(token).collect()
@@ -170,15 +166,11 @@ impl Kind for Tokens {
         };
         tokens.iter().map(name).collect::<Vec<_>>().join(", ")
     }
-
-    fn form() -> Form {
-        Vec::<WrittenToken>::form()
-    }
 }
 
 fn token(item: Item<'_>) -> Result<TokenSetting, ReadError> {
     let WrittenToken { client, file, operator } = WrittenToken::read(item)?;
-    if !is_client(client.get_ref()) {
+    if !is_dashed_word(client.get_ref(), 32) {
         let what = "a client's name is lower-case letters, digits and dashes, at most 32";
         return Err(ReadError::new(client.span(), what));
     }
@@ -190,12 +182,6 @@ fn token(item: Item<'_>) -> Result<TokenSetting, ReadError> {
         return Err(ReadError::new(file.span(), "a path must be absolute"));
     }
     Ok(TokenSetting { client: client.into_inner(), file: file.into_inner(), operator })
-}
-
-/// Returns true for a name that a client may have.
-fn is_client(name: &str) -> bool {
-    let of_a_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=32).contains(&name.len()) && name.bytes().all(of_a_name)
 }
 
 /// Reads a file that holds a secret: this user's or root's, and readable by no other user.

@@ -310,6 +310,7 @@ macro_rules! word_kinds {
     ($($name:ident)*) => { $(
         impl Kind for $name {
             type Value = Self;
+            type Written = Self;
 
             fn read(item: Item<'_>) -> Result<Self, ReadError> {
                 Read::read(item)
@@ -317,10 +318,6 @@ macro_rules! word_kinds {
 
             fn show(word: &Self) -> String {
                 word.name().to_owned()
-            }
-
-            fn form() -> Form {
-                <Self as Read>::form()
             }
         }
     )* };
@@ -330,6 +327,7 @@ word_kinds!(ScopeRule OnError);
 
 impl Kind for ToolchainChoice {
     type Value = Self;
+    type Written = String;
 
     fn read(item: Item<'_>) -> Result<Self, ReadError> {
         parsed(item)
@@ -338,10 +336,6 @@ impl Kind for ToolchainChoice {
     fn show(choice: &Self) -> String {
         choice.to_string()
     }
-
-    fn form() -> Form {
-        String::form()
-    }
 }
 
 /// Destinations of all cells with a workspace.
@@ -349,6 +343,7 @@ pub struct Destinations;
 
 impl Kind for Destinations {
     type Value = Vec<String>;
+    type Written = Vec<String>;
 
     fn read(item: Item<'_>) -> Result<Vec<String>, ReadError> {
         let words = Vec::<String>::read(item)?;
@@ -361,10 +356,6 @@ impl Kind for Destinations {
     fn show(words: &Vec<String>) -> String {
         words.join(", ")
     }
-
-    fn form() -> Form {
-        Vec::<String>::form()
-    }
 }
 
 /// Size of a cache in bytes: 0 for no cache.
@@ -372,6 +363,7 @@ pub struct CacheSize;
 
 impl Kind for CacheSize {
     type Value = u64;
+    type Written = String;
 
     fn read(item: Item<'_>) -> Result<u64, ReadError> {
         match text(item)? {
@@ -389,10 +381,6 @@ impl Kind for CacheSize {
             bytes => Size(*bytes).to_string(),
         }
     }
-
-    fn form() -> Form {
-        String::form()
-    }
 }
 
 /// Names that a file can have: each is one part of a path.
@@ -400,6 +388,7 @@ pub struct GuardedFileNames;
 
 impl Kind for GuardedFileNames {
     type Value = BTreeSet<String>;
+    type Written = BTreeSet<String>;
 
     fn read(item: Item<'_>) -> Result<BTreeSet<String>, ReadError> {
         let name = |item: Item<'_>| {
@@ -419,10 +408,6 @@ impl Kind for GuardedFileNames {
     fn show(names: &BTreeSet<String>) -> String {
         NamesValue::show(names)
     }
-
-    fn form() -> Form {
-        NamesValue::form()
-    }
 }
 
 /// Groups of tools.
@@ -430,6 +415,7 @@ pub struct ToolGroups;
 
 impl Kind for ToolGroups {
     type Value = BTreeSet<ToolGroup>;
+    type Written = BTreeSet<ToolGroup>;
 
     fn read(item: Item<'_>) -> Result<BTreeSet<ToolGroup>, ReadError> {
         BTreeSet::read(item)
@@ -437,10 +423,6 @@ impl Kind for ToolGroups {
 
     fn show(groups: &BTreeSet<ToolGroup>) -> String {
         groups.iter().map(|group| group.name()).collect::<Vec<_>>().join(", ")
-    }
-
-    fn form() -> Form {
-        BTreeSet::<ToolGroup>::form()
     }
 }
 
@@ -450,6 +432,7 @@ pub struct LogBytes;
 
 impl Kind for LogBytes {
     type Value = u64;
+    type Written = Size;
 
     fn read(item: Item<'_>) -> Result<u64, ReadError> {
         const MIN: Size = Size(64 << 10);
@@ -462,10 +445,6 @@ impl Kind for LogBytes {
     fn show(bytes: &u64) -> String {
         AnySize::show(bytes)
     }
-
-    fn form() -> Form {
-        Size::form()
-    }
 }
 
 /// Number of rotated files, at most as many as `cofferdam audit` looks for; each rotation renames
@@ -474,6 +453,7 @@ pub struct LogFiles;
 
 impl Kind for LogFiles {
     type Value = u32;
+    type Written = u32;
 
     fn read(item: Item<'_>) -> Result<u32, ReadError> {
         match CountValue::read(item)? {

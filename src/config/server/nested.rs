@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 use super::settings::Kind;
-use crate::document::{Form, Item, Read, ReadError};
+use crate::document::{Item, Read, ReadError};
 use model::profile::SocketName;
 
 /// Sockets by name. The type of each file is checked when it is granted.
@@ -19,6 +19,7 @@ pub struct SocketPaths;
 
 impl Kind for SocketPaths {
     type Value = SocketSettings;
+    type Written = Written;
 
     fn read(item: Item<'_>) -> Result<SocketSettings, ReadError> {
         let one = |(name, path): (Spanned<String>, Spanned<PathBuf>)| {
@@ -38,9 +39,5 @@ impl Kind for SocketPaths {
     fn show(sockets: &SocketSettings) -> String {
         let one = |(name, path): (&SocketName, &PathBuf)| format!("{name} = {}", path.display());
         sockets.iter().map(one).collect::<Vec<_>>().join(", ")
-    }
-
-    fn form() -> Form {
-        Written::form()
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::settings::{BytesValue, FlagValue, Kind, PeriodValue, WholeValue, settings};
-use crate::document::{Form, Item, Read, ReadError};
+use crate::document::{Item, Read, ReadError};
 
 settings! {
 /// Values of `[project]`, each with where it came from.
@@ -87,6 +87,7 @@ pub struct Hosts;
 
 impl Kind for Hosts {
     type Value = Vec<String>;
+    type Written = Vec<String>;
 
     fn read(item: Item<'_>) -> Result<Vec<String>, ReadError> {
         let with_port = |host: String| match host.contains(':') {
@@ -102,9 +103,5 @@ impl Kind for Hosts {
 
     fn show(hosts: &Vec<String>) -> String {
         hosts.join(", ")
-    }
-
-    fn form() -> Form {
-        Vec::<String>::form()
     }
 }

@@ -5,6 +5,7 @@ use toml::Spanned;
 use super::settings::{File, Setting, Settings, ShownLine, ValueSource};
 use crate::document::{FileKey, Read, ReadError};
 use model::egress::SecretSource;
+use model::profile::name::is_dashed_word;
 
 /// Secrets by name. Only the gateway reads their values.
 pub(crate) type SecretSettings = Vec<(String, SecretSource)>;
@@ -62,8 +63,7 @@ fn secret(
     others: &SecretSettings,
 ) -> Result<(String, SecretSource), ReadError> {
     let text = name.get_ref();
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !(1..=64).contains(&text.len()) || !text.bytes().all(fits) {
+    if !is_dashed_word(text, 64) {
         let message = "a secret's name is of lower-case letters, digits and dashes";
         return Err(ReadError::new(name.span(), message));
     }

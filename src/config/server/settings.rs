@@ -226,6 +226,8 @@ pub(crate) use settings;
 /// A kind of setting: how it is read, shown and described.
 pub trait Kind {
     type Value;
+    /// Type of the values in the file.
+    type Written: Read;
 
     /// Reads a value.
     fn read(item: Item<'_>) -> Result<Self::Value, ReadError>;
@@ -233,7 +235,10 @@ pub trait Kind {
     /// Returns the value as `config show` prints it.
     fn show(value: &Self::Value) -> String;
 
-    fn form() -> Form;
+    /// Returns the form of the values in the file.
+    fn form() -> Form {
+        Self::Written::form()
+    }
 }
 
 /// A setting that may be absent, which is shown as nothing.
@@ -241,6 +246,7 @@ pub struct Optional<K>(std::marker::PhantomData<K>);
 
 impl<K: Kind> Kind for Optional<K> {
     type Value = Option<K::Value>;
+    type Written = K::Written;
 
     fn read(item: Item<'_>) -> Result<Self::Value, ReadError> {
         K::read(item).map(Some)
@@ -278,6 +284,7 @@ pub type CountValue = WholeValue<1, { u32::MAX }>;
 
 impl<const MIN: u32, const MAX: u32> Kind for WholeValue<MIN, MAX> {
     type Value = u32;
+    type Written = u32;
 
     fn read(item: Item<'_>) -> Result<u32, ReadError> {
         let number = u32::read(item)?;
@@ -308,6 +315,7 @@ pub type AnySize = BytesValue<0, { u64::MAX }>;
 
 impl<const MIN: u64, const MAX: u64> Kind for BytesValue<MIN, MAX> {
     type Value = u64;
+    type Written = Size;
 
     fn read(item: Item<'_>) -> Result<u64, ReadError> {
         let Size(bytes) = Size::read(item)?;
@@ -324,10 +332,6 @@ impl<const MIN: u64, const MAX: u64> Kind for BytesValue<MIN, MAX> {
     fn show(bytes: &u64) -> String {
         Size(*bytes).to_string()
     }
-
-    fn form() -> Form {
-        Size::form()
-    }
 }
 
 /// A time of at most so many seconds.
@@ -337,6 +341,7 @@ pub type AnyTime = PeriodValue<0, { u64::MAX }>;
 
 impl<const MIN: u64, const MAX: u64> Kind for PeriodValue<MIN, MAX> {
     type Value = Duration;
+    type Written = Time;
 
     fn read(item: Item<'_>) -> Result<Duration, ReadError> {
         let Time(time) = Time::read(item)?;
@@ -356,10 +361,6 @@ impl<const MIN: u64, const MAX: u64> Kind for PeriodValue<MIN, MAX> {
     fn show(time: &Duration) -> String {
         Time(*time).to_string()
     }
-
-    fn form() -> Form {
-        Time::form()
-    }
 }
 
 /// True or false.
@@ -367,6 +368,7 @@ pub struct FlagValue;
 
 impl Kind for FlagValue {
     type Value = bool;
+    type Written = bool;
 
     fn read(item: Item<'_>) -> Result<bool, ReadError> {
         bool::read(item)
@@ -375,10 +377,6 @@ impl Kind for FlagValue {
     fn show(flag: &bool) -> String {
         flag.to_string()
     }
-
-    fn form() -> Form {
-        bool::form()
-    }
 }
 
 /// Names, in any order.
@@ -386,6 +384,7 @@ pub struct NamesValue;
 
 impl Kind for NamesValue {
     type Value = BTreeSet<String>;
+    type Written = BTreeSet<String>;
 
     fn read(item: Item<'_>) -> Result<BTreeSet<String>, ReadError> {
         BTreeSet::read(item)
@@ -394,10 +393,6 @@ impl Kind for NamesValue {
     fn show(names: &BTreeSet<String>) -> String {
         names.iter().cloned().collect::<Vec<_>>().join(", ")
     }
-
-    fn form() -> Form {
-        BTreeSet::<String>::form()
-    }
 }
 
 /// An absolute path.
@@ -405,6 +400,7 @@ pub struct AbsolutePath;
 
 impl Kind for AbsolutePath {
     type Value = PathBuf;
+    type Written = PathBuf;
 
     fn read(item: Item<'_>) -> Result<PathBuf, ReadError> {
         let path = PathBuf::read(item)?;

@@ -115,8 +115,9 @@ mod tests {
 
     #[test]
     fn a_class_counts_where_no_rules_are_named() {
-        let (list, private, any) =
-            (NetworkClass::AllowList, NetworkClass::Private, NetworkClass::Any);
+        let list = NetworkClass::AllowList;
+        let private = NetworkClass::Private;
+        let any = NetworkClass::Any;
         let lab = || vec![rule("lab", &["10.77.0.0/24"], &[80])];
         assert_eq!(egress(list, lab()).rules_within(&egress(private, Vec::new()), None), None);
         assert_eq!(egress(private, lab()).rules_within(&egress(any, Vec::new()), None), None);

@@ -147,7 +147,8 @@ impl Verdict {
 }
 
 /// Returns the tests for a range: one for a single value or a range from 0, otherwise two.
-pub(super) fn within(argument: u8, (first, last): (u32, u32)) -> All {
+pub(super) fn within(argument: u8, range: (u32, u32)) -> All {
+    let (first, last) = range;
     match first {
         _ if first == last => vec![Test::low(argument, Op::Eq, first)],
         0 => vec![Test::low(argument, Op::Le, last)],

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::Profile;
+use super::name::is_word;
 
 /// Directory of granted sockets in a cell.
 pub const SOCKETS_DIRECTORY: &str = "/tmp/mcp-sockets";
@@ -36,10 +37,7 @@ pub struct SocketName(String);
 impl SocketName {
     /// Accepts lower-case letters, digits and dashes, starting with a letter; at most 32 bytes.
     pub fn new(name: &str) -> Option<Self> {
-        let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.len() <= 32
-            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        well_formed.then(|| Self(name.to_owned()))
+        is_word(name, 32).then(|| Self(name.to_owned()))
     }
 
     /// Returns the name of its file in the cell's directory.
