@@ -13,6 +13,7 @@ use model::{call, job};
 
 const README: &str = include_str!("../../README.md");
 const SECURITY: &str = include_str!("../../SECURITY.md");
+const THREAT_MODEL: &str = include_str!("../../docs/threat-model.md");
 const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
 const COMMAND_TOOLS: &str = include_str!("../../docs/command-tools.md");
 
@@ -130,6 +131,29 @@ fn documented_examples_are_accepted() {
 }
 
 #[test]
+fn every_layer_of_security_md_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let exists = |name: &str| {
+        let places = [format!("tests/{name}"), format!("tests/{name}.rs"), name.to_owned()];
+        places.iter().any(|place| root.join(place).exists())
+    };
+    let (_, layers) = SECURITY.split_once("\n## Layers\n").expect("a part about layers");
+    let (layers, _) = layers.split_once("\n## ").expect("a part behind it");
+    let mut faults = Vec::new();
+    for layer in layers.split("\n### ").skip(1) {
+        let title = layer.lines().next().unwrap_or_default();
+        let tests = layer.split_once("\n- Tests: ").map_or("", |(_, tests)| tests);
+        let mut names = tests.split('`').skip(1).step_by(2).filter(|name| !name.contains(' '));
+        faults.extend(names.clone().filter(|name| !exists(name)).map(|name| format!("{title}: {name}")));
+        if names.next().is_none() {
+            faults.push(format!("{title}: no test"));
+        }
+    }
+    assert!(layers.matches("\n### ").count() > 20, "the layers were not found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
 fn the_readme_opens_with_the_two_commands() {
     let demo = README.lines().position(|line| line.trim_start().starts_with("make demo"));
     let test = README.lines().position(|line| line.trim_start().starts_with("make test"));
@@ -142,6 +166,8 @@ fn the_first_pages_are_short() {
     assert!(README.lines().count() < 200, "README.md: {} lines", README.lines().count());
     let words = SECURITY.split_whitespace().count();
     assert!(words <= 3_300, "SECURITY.md: {words} words");
+    let words = THREAT_MODEL.split_whitespace().count();
+    assert!(words <= 3_250, "docs/threat-model.md: {words} words");
 }
 
 /// The anchor that a heading gets where the page is shown.
