@@ -92,7 +92,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Its cells die with it.
+        // The server's cells die with it.
         let ended = self.child.kill().and_then(|()| self.child.wait());
         if let Err(error) = ended {
             eprintln!("the server could not be ended: {error}");

@@ -71,7 +71,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let link = runtime.block_on(async { Link::attach(started.link) })?;
     runtime.block_on(link.ready())?;
-    // As root it holds a block of ids, for as long as this process lives.
+    // Under root it holds a block of ids, for as long as this process lives.
     std::mem::forget(started.held);
     Ok(Direct { runtime, link, profiles })
 }
@@ -165,7 +165,7 @@ impl Direct {
         self.runtime.block_on(call(&self.link, grant))
     }
 
-    /// As many calls as `clients` can make one after the other in `time`, in a second; by tenths
+    /// Returns the calls in a second that `clients` can make one after the other in `time`; by tenths
     /// of the time, so that a slowdown shows.
     pub fn sustained(&self, job: &Job, clients: usize, time: Duration) -> Result<Vec<u32>> {
         let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Which directory configures cofferdam, and reading it: only files that no other user can write.
+//! Finds and reads the directory that configures cofferdam: only files that no other user can write.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -102,7 +102,7 @@ pub(super) fn secret(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     }
 }
 
-/// Returns the `.toml` files of one directory, by name; none when it does not exist.
+/// Returns the `.toml` files of one directory, by name; an empty list if it does not exist.
 fn files(directory: &Path, euid: u32) -> Result<Vec<Document>, ConfigError> {
     let read = |source| ConfigError::Read { path: directory.to_owned(), source };
     match directory.symlink_metadata() {

@@ -32,7 +32,7 @@ pub use import::{json, mcp_server};
 pub use server::settings::{Setting, ShownLine, ValueSource};
 pub use server::{Config, commands, exec, http, nested, projects};
 
-/// Facts of the host that configuration depends on besides files: looked up once, by `main`, and passed in.
+/// Facts of the host that configuration depends on, other than files: looked up once, by `main`, and passed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostContext {
     /// `$COFFERDAM_CONFIG`, `$XDG_CONFIG_HOME` and `$HOME`.
@@ -155,9 +155,9 @@ pub struct Sources {
     pub origin: Origin,
     /// `cofferdam.toml`.
     pub server: Option<Document>,
-    /// The shipped policy where the directory has none.
+    /// Policy of the directory, else the shipped one.
     pub policies: Vec<Document>,
-    /// Those of the directory; the shipped ones are in force too.
+    /// Files of the directory; the shipped ones are in force too.
     pub profiles: Vec<Document>,
 }
 

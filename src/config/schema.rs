@@ -96,7 +96,7 @@ fn described(key: &FileKey) -> Vec<String> {
         description.push_str(&format!("\n`\"{word}\"`: {}", one_line(comment)));
     }
     let default = key.default();
-    // A default in words, or in words besides code, is part of the description.
+    // A default in words, or in code and words, is part of the description.
     let code = default.as_deref().and_then(|default| default.strip_prefix('`')?.split_once('`'));
     let value = code.filter(|(_, words)| words.is_empty() || words.starts_with(", "));
     let value = value.and_then(|(code, _)| json(code));

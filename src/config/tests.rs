@@ -1,4 +1,4 @@
-//! Which place configures cofferdam, who may have written it, and what each file may say.
+//! Tests of the places of configuration, of the owners of files, and of what each file may say.
 
 use std::fs::{self, Permissions};
 use std::io;

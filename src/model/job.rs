@@ -9,7 +9,7 @@ use crate::egress::Only;
 pub use crate::profile::name::ProfileName;
 use crate::shells::ShellKind;
 
-/// Which workspace a cell has at `/workspace`. Together with the profile this is the key of a pool.
+/// Workspace of a cell, at `/workspace`. Together with the profile this is the key of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Workspace {
     /// A private tmpfs that ends with the cell.

@@ -317,7 +317,7 @@ fn place(fragment: &str) -> Result<(String, String), FetchError> {
     let (reference, path) = fragment.split_once(':').unwrap_or(("HEAD", fragment));
     let path = path.strip_prefix('/').unwrap_or(path);
     let is_word = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
-    // What begins with a dash would be a flag, and two dots are a range.
+    // A word with a dash first would be a flag, and two dots are a range.
     let is_reference = reference.starts_with(|c: char| c.is_ascii_alphanumeric())
         && reference.len() <= REFERENCE_BYTES
         && reference.chars().all(is_word)

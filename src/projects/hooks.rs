@@ -25,7 +25,7 @@ pub struct HookResults {
     pub register: Option<Map<String, Value>>,
     /// Variables for scripts.
     pub env: BTreeMap<String, String>,
-    /// What was looked for: true if it is there.
+    /// Each requirement of the project: true if it is met.
     pub health: Vec<(String, bool)>,
 }
 

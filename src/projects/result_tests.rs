@@ -94,7 +94,7 @@ fn a_code_other_than_0_is_an_error_by_what_was_printed() {
 }
 
 #[test]
-fn output_is_a_result_of_its_own_structured_or_text() {
+fn output_becomes_a_result_structured_content_or_text() {
     let meta = json!({"exitCode": 0, "stderr": "said\nmore"});
     let text = |text: &str| json!([{"type": "text", "text": text}]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What a project says of its server: `server.d/server.meta.json`.
+//! Name and version of a project's server: `server.d/server.meta.json`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What the operator says about a project in variables of the server, as the framework names them.
+//! Settings of a project in variables of the server, as the framework names them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -63,7 +63,7 @@ pub struct ProjectSettings {
     pub has_batches: bool,
     /// Instructions for the model in place of ours.
     pub instructions: Option<String>,
-    /// Which tools are called.
+    /// Tools that may be called.
     pub tools: ToolFilter,
     /// Calls of the project's scripts that run at once.
     pub workers: u32,

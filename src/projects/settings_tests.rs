@@ -125,7 +125,7 @@ fn a_variable_overrides_the_file_and_hosts_are_added() {
     let with = set(&[&hosts[..], &[("MCPBASH_ENABLE_GIT_PROVIDER", "true")]].concat());
     let with = with.expect("settings");
     assert_eq!(with.hosts.last().map(String::as_str), Some("git.org:443"));
-    // What is for one kind of downloads is not for the other.
+    // A host for one kind of downloads is refused to the other.
     assert_eq!(with.downloads.https_deny, ["git.org"]);
     assert_eq!(with.downloads.git_deny, ["api.org", "other.org"]);
     for all in ["MCPBASH_HTTPS_ALLOW_ALL", "MCPBASH_GIT_ALLOW_ALL"] {

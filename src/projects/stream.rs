@@ -1,4 +1,4 @@
-//! What comes out of a script's cell while it runs: lines for the client, and the report of its end behind them.
+//! Output of a script's cell while it runs: lines for the client, then the report of its end.
 
 use std::time::{Duration, Instant};
 

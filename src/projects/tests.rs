@@ -365,7 +365,7 @@ fn what_a_script_leaves_in_resources_costs_no_other_list_and_no_start() -> Teste
     assert!(matches!(Project::read(root), Err(ProjectError::Mistake(_))));
     let project = written()?;
     assert_eq!((lists(&project), mistakes(&project).len()), ((1, 1, 1), 2));
-    // What is not theirs to write leaves no list to be trusted, as ever.
+    // After a mistake in a file that scripts cannot write, no list can be trusted.
     write(root, "server.d/register.json", "{", 0o644)?;
     assert!(matches!(written(), Err(ProjectError::Mistake(_))));
     Ok(())
@@ -472,7 +472,7 @@ fn what_a_script_leaves_in_resources_widens_no_roots() -> Tested {
     let read = || ProjectDirectory::open(root)?.written_by_scripts().read(None);
     let roots = read()?.roots;
     assert_eq!(roots.len(), 1);
-    // As many values as all metadata has.
+    // The maximum number of values in all metadata.
     let many = format!("{{\"annotations\":{{\"a\":[{}0]}}}}", "0,".repeat(500_000));
     for number in 0..3 {
         write(root, &format!("resources/r{number}.txt"), "", 0o644)?;

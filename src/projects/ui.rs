@@ -31,7 +31,7 @@ pub(crate) fn pages(
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
     let mut folders = Vec::new();
-    // What is wrong with this folder is said where its tools are found.
+    // The list of tools reports mistakes in this folder.
     for tool in tree.folders("tools", &mut Vec::new())? {
         let name = tool.rsplit('/').next().unwrap_or_default().to_owned();
         folders.push((format!("{tool}/ui"), name));

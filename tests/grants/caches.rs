@@ -39,7 +39,7 @@ fn only(caller: &Caller) -> Result<[PathBuf; 2], Failed> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(caches(caller))? {
         let entry = entry?;
-        // What is to be removed.
+        // Caches that upkeep removes.
         if entry.file_name() != ".gone" {
             found.push(entry.path());
         }
@@ -134,7 +134,7 @@ fn measured(caller: &Caller, options: &[&str], lock: &Path) -> Check {
     let server = serving(caller, options)?;
     until("it is measured", || Ok(std::fs::metadata(lock)?.len() > 0))?;
     until("nothing is left", || Ok(!caches(caller).join(".gone").exists()))?;
-    // Its end lets go of the cache.
+    // The end of the cell releases the cache.
     drop(server);
     let guard = Flock::lock(std::fs::File::open(lock)?, FlockArg::LockExclusive);
     guard.map(drop).map_err(|(_, errno)| errno.to_string().into())
@@ -163,7 +163,7 @@ fn later(caller: &Caller) -> Check {
     run(caller, &["--rw", &one], LEFT)?;
     let [cache, lock] = only(caller)?;
     unmeasured(&lock)?;
-    // As a cell can have made it unusable, and as an earlier start left it.
+    // A cell can have made it unusable, or an earlier start can have left it.
     let gone = caches(caller).join(".gone");
     let from = cache.display();
     let to = gone.display();

@@ -190,7 +190,7 @@ fn bounded(caller: &Caller) -> Check {
     }
     // Each look has 200 ms; the rest is a loaded machine's.
     holds("in time", before.elapsed(), before.elapsed() < soon(5))?;
-    // It comes first, so that it is listed.
+    // This file comes first, so that it is listed.
     let touched = changed(&mut server, "bash", "rm -f *; touch ' first'")?;
     let paths: Vec<&Value> =
         touched["modified"].as_array().into_iter().flatten().map(|one| &one["path"]).collect();

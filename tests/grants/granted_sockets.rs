@@ -220,7 +220,7 @@ fn by_itself(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     let fifo = host.directory.join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::from_bits_truncate(0o666))?;
-    // As a cell of an earlier start may have left it.
+    // A cell of an earlier start may have left this.
     std::os::unix::fs::symlink(host.directory.join("socket"), host.directory.join("data.json"))?;
     for name in ["socket", "data.json", "fifo"] {
         let granted = ["--ro".to_owned(), format!("{}/{name}:/mnt/granted", host.path())];

@@ -113,7 +113,7 @@ fn seen(caller: &Caller) -> Check {
         found = story(&server.bash(command)?);
     }
     equal("seen", found, (Some(0), "new\nadded\nadded\nreplaced\n".to_owned()))?;
-    // What is written to a file is seen at once.
+    // A change of a file is seen at once.
     std::fs::write(base.join("replaced"), "written\n")?;
     server.gives("cat replaced", 0, "written\n")
 }

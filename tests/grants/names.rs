@@ -396,7 +396,7 @@ fn recreated(caller: &Caller) -> Check {
         let text = path.display().to_string();
         let options: Vec<&str> = options.iter().copied().chain(["--rw", &text]).collect();
         let live = caller.live(&options, REWRITE)?;
-        // As editors and git save: by a rename over the old file, which takes its mounts along.
+        // Editors and git save by a rename over the old file, which removes its mounts.
         let host = "git config a.b c && cp .envrc e && mv e .envrc && mv .vscode v && cp -r v .vscode && rm -r v && \
             mv .git/hooks h && cp -r h .git/hooks && rm -r h && mv .husky h && cp -r h .husky && rm -r h && \
             git init -q later && touch go && echo done";
@@ -626,7 +626,7 @@ fn twins(caller: &Caller) -> Check {
         holds("it works unguarded", (what, unguarded), unguarded.contains(&line))?;
     }
     equal("guarded", guarded.trim(), "works")?;
-    // What is there is read-only, and so is what the host makes while a cell runs.
+    // Existing names are read-only, and so are those that the host makes while a cell runs.
     let path = caller.directory("there")?;
     let text = path.display().to_string();
     let made = "mkdir -p .github/hooks p/.clinerules/hooks .git/objects/info && echo 1 > .github/hooks/one && \

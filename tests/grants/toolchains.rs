@@ -135,7 +135,7 @@ fn programs(caller: &Caller) -> Check {
     equal("both paths", home.run(caller, &[], &both)?.stdout.as_str(), "1\n")?;
     let made = std::fs::read_to_string(home.path().join("project/made"))?;
     equal("on the host", made.as_str(), "2\n")?;
-    // What the host obeys is guarded at its own path too.
+    // Files that the host obeys are guarded at their own path too.
     let hook = format!("cd {at}/project && mkdir -p .git/hooks; echo x > .envrc; ls -A");
     let output = home.run(caller, &[], &hook)?;
     holds(
@@ -154,7 +154,7 @@ fn empty_path(caller: &Caller) -> Check {
     }
     home.file(caller, ".local/bin/uv", "#!/bin/sh\necho uv\n", 0o755)?;
     home.file(caller, ".local/bin/other", CANARY, 0o755)?;
-    // What the system has stays the system's.
+    // Programs of the system are not replaced.
     home.file(caller, ".cargo/bin/sh", "#!/bin/bash\necho wrong\n", 0o755)?;
     let at = home.path().display();
     let [nvm, cargo] =
@@ -370,7 +370,7 @@ fn chosen(caller: &Caller) -> Check {
     let output = home.run(caller, &["--toolchains", "rusty"], "true")?;
     equal("refused", output.code, 125)?;
     holds("the nearest", &output.stderr, output.stderr.contains("did you mean `rust`?"))?;
-    // As configured, where nothing is typed.
+    // Without a flag the configured value applies.
     let config = tempfile::tempdir()?;
     let file = config.path().join("cofferdam.toml");
     std::fs::write(file, "schema = 1\n[toolchains]\ngrant = \"none\"\n")?;

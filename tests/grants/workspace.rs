@@ -355,7 +355,7 @@ fn any_bytes(caller: &Caller) -> Check {
     equal("in the grant", output.stdout.as_str(), ".vscode\nrepo\n\u{fffd}\n")?;
     holds("covered", &output.stderr, output.stderr.contains("vscode/x’: Read-only file system"))?;
     holds("guarded", &output.stderr, output.stderr.contains("envrc’: Operation not permitted"))?;
-    // As the grant, by its path and by its place in the cell.
+    // The grant itself, by its path and by its place in the cell.
     for (flag, suffix, place) in
         [("--rw", "", "/workspace"), ("--ro", "", "/mnt/a*"), ("--ro", ":/mnt/x\u{7f}", "/mnt/x*")]
     {

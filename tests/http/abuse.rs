@@ -57,7 +57,7 @@ fn large_bodies_of_one_client_leave_room_for_another() {
          content-type: application/json\r\ncontent-length: 16000000\r\n\r\n",
         bearer(ALICE)
     );
-    // Sixteen of nearly 16 MB each, none of which ends.
+    // Sixteen of nearly 16 MB each, without an end.
     let piece = " ".repeat(1 << 20);
     let slow: Vec<Connection> = (0..16)
         .map(|_| {
@@ -197,7 +197,7 @@ fn three_hundred_sessions_and_streams_of_one_client_leave_room_for_another() {
 fn sessions_that_are_opened_at_once_are_no_more_than_there_may_be() {
     let server = Server::configured("[http]\nsessions = 5\n", &[]);
     let opened: Vec<Answer> = std::thread::scope(|scope| {
-        // The name of a session that is no text names none either.
+        // A session's name that is no text names no session either.
         let ask = |odd: bool| {
             let headers: &[(&str, &str)] = if odd { &[("mcp-session-id", "\u{e9}")] } else { &[] };
             server.mcp(headers, &initialize())

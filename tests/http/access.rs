@@ -128,7 +128,7 @@ fn web_pages_and_rebound_names_are_refused_first() {
         assert_eq!(refused.status, 403, "{origin}");
         assert_eq!(refused.header("access-control-allow-origin"), None);
     }
-    // What a form or an image of a page can send.
+    // Requests that a form or an image of a page can send.
     let form = [("origin", "http://evil.example"), ("content-type", "text/plain")];
     assert_eq!(server.ask("POST", "/mcp", &form, "{}").status, 403);
     assert_eq!(server.ask("GET", "/health", &[("sec-fetch-site", "cross-site")], "").status, 403);

@@ -229,7 +229,7 @@ fn watches_of_one_client_leave_room_for_others() {
     assert_eq!(subscribe(ALICE, &sessions[4], 1000), refused);
     let theirs = session(CAROL);
     assert_eq!(subscribe(CAROL, &theirs, 1000), Value::Null);
-    // What a session held is free once it has ended.
+    // An ended session frees what it held.
     let headers = [("authorization", &*bearer(ALICE)), ("mcp-session-id", &*sessions[0])];
     assert!(server.ask("DELETE", "/mcp", &headers, "").status < 300);
     let end = Instant::now() + patience();

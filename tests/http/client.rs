@@ -151,7 +151,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         if self.child.kill().is_ok() {
             self.child.wait().map(|_| ()).unwrap_or_default();
         }

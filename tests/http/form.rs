@@ -52,7 +52,7 @@ fn files_go_in_and_come_out_as_parts_of_a_form() {
         ("name=\"outputs\"", "absent"),
     ];
     let stdout = json!("/workspace\nfrom stdin\nit's a\n");
-    // As JSON, where nothing else is asked for.
+    // The answer is JSON by default.
     let plain = ask(&server, &[], &sent);
     let output = plain.message();
     assert_eq!(
@@ -62,7 +62,7 @@ fn files_go_in_and_come_out_as_parts_of_a_form() {
     );
     assert_eq!(output["files"][1]["content_base64"], "LS1iDQo=");
     assert_eq!(output["timeout_seconds"], json!(20.0));
-    // As a form, each file is a part.
+    // In a form each file is a part.
     let answer = ask(&server, &[AS_FORM], &sent);
     let parts = parts(&answer);
     let (head, result) = parts.first().expect("a result");
@@ -84,7 +84,7 @@ fn files_go_in_and_come_out_as_parts_of_a_form() {
 #[test]
 fn large_binary_files_pass_in_forms_and_json() {
     let server = Server::start(&[]);
-    // As JSON these would be very many values, and more than two megabytes are read.
+    // In JSON these would be very many values, and more than two megabytes are read.
     let large = "[,{:".repeat(1 << 20);
     let sent = [
         ("name=\"command\"", "md5sum <f | cut -c -32; wc -c <f"),

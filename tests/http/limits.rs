@@ -68,7 +68,7 @@ fn a_body_whose_length_is_unclear_is_refused() {
         assert!(answers.len() == 1 && !all.contains("healthy"), "{unclear:?}: {all}");
         assert!(answers.iter().all(|answer| answer.starts_with("400")), "{unclear:?}: {all}");
     }
-    // Of both, the coding alone counts, and nothing is taken behind such a request (RFC 9112, section 6.1).
+    // With both headers the coding counts, and no request is taken after this one (RFC 9112, section 6.1).
     for both in [
         "content-length: 5\r\ntransfer-encoding: chunked\r\n",
         "content-length: 60\r\ntransfer-encoding: chunked\r\n",
@@ -95,7 +95,7 @@ fn slow_heads_are_cut_off_while_others_are_served() {
         .collect();
     let end = Instant::now() + Duration::from_secs(10) + patience();
     let begun = Instant::now();
-    // They go on, a byte at a time, until each is closed: no byte gives them more time.
+    // The clients send a byte at a time until each is closed: no byte gives them more time.
     while !slow.is_empty() {
         assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
         slow.retain_mut(|stream| {

@@ -86,7 +86,7 @@ fn a_session_is_answered_only_by_its_server() {
         let answer = ask(&proxy, &headers, &modern_call("calculate", json!({"expression": "6*7"})));
         assert!(answer.status == 200 && answer.body.contains("42"), "{answer:?}");
     }
-    // Its server stops: no other server takes over the session.
+    // When its server stops, no other server takes over the session.
     servers[0].terminate();
     assert_eq!(servers[0].ended(), Some(0));
     at.lock().expect("no panic").remove(0);

@@ -183,7 +183,7 @@ fn a_projects_remote_token_is_needed_over_http() {
     for (method, path) in [("GET", "/tools"), ("POST", "/tools/t/execute"), ("POST", "/run")] {
         assert_eq!(server.ask(method, path, &[JSON, own[0]], "{}").status, 403, "{path}");
     }
-    // It adds to the listener's own token and does not replace it.
+    // The client's token is in addition to the listener's and does not replace it.
     assert_eq!(server.mcp(&[], &initialize()).status, 401);
 }
 

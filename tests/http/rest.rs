@@ -249,7 +249,7 @@ fn request_ids_are_echoed_and_audited() {
         server.mcp(&headers, &modern_call("bash_exec", json!({"command": "echo on"}))).status,
         200
     );
-    // What is no word, or would be too long, is in neither.
+    // An id that is no word, or too long, is in neither.
     let long = "x".repeat(129);
     for odd in ["two words", "\"q\",\u{e9}", &long, ""] {
         let done = server.ask("POST", "/run", &[JSON, named(odd)], "{\"command\": \"true\"}");
@@ -258,7 +258,7 @@ fn request_ids_are_echoed_and_audited() {
     let expected = [
         ("bash_exec", "run-1"),
         ("calculate", "sum-1"),
-        // Its result was remembered: the decision is there all the same.
+        // The result was remembered, and the decision is still recorded.
         ("calculate", "sum-2"),
         ("bash", "shell-1"),
         ("bash", "shell-2"),

@@ -85,7 +85,7 @@ fn a_task_outlives_its_request() {
     let command =
         "echo begun; cd /tmp; until [ -e /workspace/go ]; do sleep 0.1; done; echo done; (exit 3)";
     let id = begun(&server, &alice, command);
-    // It is a job meanwhile, which holds the shell of its session.
+    // The call is a job by now, which holds the shell of its session.
     let list = || {
         let body = modern_call("bash_jobs", json!({}));
         let output = send(&server, Some(&alice), &modern("bash_jobs"), &body).message();

@@ -163,7 +163,7 @@ fn silent_connections_do_not_block_sessions() {
     assert_eq!(late.bash(2, "echo in"), json!("in\n"));
     assert_eq!(open.bash(3, "echo $x"), json!("kept\n"), "idle for longest, and in use");
     assert!(silent.iter_mut().any(|one| is_closed(one, Duration::from_millis(20))));
-    // What never says a whole message is closed in its time.
+    // A connection without a whole message is closed in its time.
     assert!(silent.iter_mut().all(|one| is_closed(one, Duration::from_secs(10) + patience())));
 }
 
@@ -332,7 +332,7 @@ fn a_subscription_does_not_hold_a_connection() {
         });
         session.send(&json!({"jsonrpc": "2.0", "id": 2, "method": "subscriptions/listen",
             "params": {"notifications": {"toolsListChanged": true}, "_meta": meta}}));
-        // It says first that it listens, and the ping is taken behind that.
+        // The server says first that it listens, and takes the ping after that.
         let answer = session.ask(&json!({"jsonrpc": "2.0", "id": 3, "method": "ping"}));
         assert_eq!(answer["error"], Value::Null, "{answer}");
     }

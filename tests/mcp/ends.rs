@@ -10,7 +10,7 @@ async fn requests_are_answered_after_the_end_of_input() {
     let mut client = Client::start();
     let lines = [initialize("2025-11-25"), script(1, "sleep 500"), script(2, "two")];
     let input = lines.map(|line| line.to_string()).join("\n");
-    // As `printf` leaves it: no newline at the end.
+    // Like output of `printf`: no newline at the end.
     client.raw(input.as_bytes()).await;
     client.end_input().await;
     let mut ids = Vec::new();

@@ -29,7 +29,7 @@ fn the_binary_is_pie_with_non_executable_data() -> std::io::Result<()> {
 
 #[test]
 fn the_binary_is_static_if_archives_are_installed() -> std::io::Result<()> {
-    // As build.rs asks, and of the file that a C compiler comes without on some systems.
+    // The question of build.rs, about the file that C compilers of some systems lack.
     let output = std::process::Command::new("cc").arg("-print-file-name=libc.a").output()?;
     let there = String::from_utf8_lossy(&output.stdout).starts_with('/');
     assert_eq!(segment(PT_INTERP).is_none(), there, "{}", String::from_utf8_lossy(&output.stdout));
@@ -38,7 +38,7 @@ fn the_binary_is_static_if_archives_are_installed() -> std::io::Result<()> {
 
 #[test]
 fn a_user_without_passwd_entry_or_home_is_supported() -> std::io::Result<()> {
-    // As in a container with `--user`. The C library would ask what nsswitch.conf lists.
+    // The user of a container with `--user`. The C library would ask what nsswitch.conf lists.
     let unknown = 2_147_483_000;
     let copied = copy::Copied::of(std::path::Path::new(PROGRAM))?;
     let mut command = std::process::Command::new(copied.path());

@@ -184,7 +184,7 @@ fn a_fifo_with_a_name_ends_with_its_writer() {
         std::thread::spawn(move || std::fs::write(path, "all of it\n"))
     };
     let input = File::open(&path).expect("opened");
-    // Its only writer is gone before anybody looks.
+    // The only writer is gone before the first look.
     writer.join().expect("a thread").expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_cofferdam"));
     let output = command.args(["run", "--timeout", "20s", "--", "cat"]).stdin(input).output();

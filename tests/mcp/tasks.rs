@@ -267,7 +267,7 @@ async fn a_call_without_end_is_ended_and_forgotten() {
     }
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(client.ask(about("tasks/get", &waits)).await["result"]["status"], "cancelled");
-    // It did not end when cancelled: its client gets no more messages about it.
+    // The task did not end when cancelled: its client gets no more messages about it.
     assert_eq!(client.ask(about("tasks/get", &stuck)).await["error"], unknown());
     tokio::time::sleep(LONGEST).await;
     assert_eq!(client.ask(about("tasks/get", &waits)).await["error"], unknown());

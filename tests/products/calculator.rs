@@ -198,7 +198,7 @@ fn a_scale_above_the_precision_is_noted() {
         let whole = server.result("calculate", json!({"expression": expression}));
         assert_eq!(whole["structuredContent"].get("notes"), None, "{expression}: {whole}");
     }
-    // What the note says to do.
+    // The note says to do this.
     let more = json!({"expression": "4*a(1)", "precision": 50});
     let more = server.result("calculate", more);
     let pi = "3.14159265358979323846264338327950288419716939937511";

@@ -26,7 +26,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_group_counts_every_process_of_the_cell", processes).needs(PYTHON),
     claim("a_share_of_the_processors_is_held", processors).needs(PYTHON),
     claim("the_group_is_killed_whole", killed).needs(HERE),
-    claim("a_cell_sees_its_group_as_the_root", root_of_its_own).needs(HERE),
+    claim("a_cell_sees_its_group_as_the_root", separate_root).needs(HERE),
     claim("groups_of_ended_calls_are_cleared_away", cleared).only(For::Root).needs(HERE),
     claim("a_profile_that_requires_the_cgroup_runs", required).needs(HERE),
     claim("a_containers_processes_are_moved_to_a_leaf", container).needs(CONTAINER),
@@ -292,7 +292,7 @@ fn killed(caller: &Caller) -> Check {
     equal("nothing is left", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
-fn root_of_its_own(caller: &Caller) -> Check {
+fn separate_root(caller: &Caller) -> Check {
     let cgroup = Place::new(caller);
     let look = "cat /proc/self/cgroup; ls -d /sys /sys/fs/cgroup 2>/dev/null; awk '$3 ~ /^cgroup/ {n++} END {print n+0}' /proc/self/mounts";
     let report = cgroup.json(&[], &["bash", "-c", look])?;

@@ -24,7 +24,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_death_of_init_is_answered", init_killed),
     claim("a_stopped_program_does_not_outlast_its_time", stopped),
     claim("a_slow_ending_cell_is_answered_in_two_seconds", slow_to_die).needs(&[Need::Python]),
-    claim("closed_output_ends_the_call", nobody_reads),
+    claim("closed_output_ends_the_call", output_without_reader),
 ];
 
 fn own_code(caller: &Caller) -> Check {
@@ -235,7 +235,7 @@ fn slow_to_die(caller: &Caller) -> Check {
     Ok(())
 }
 
-fn nobody_reads(caller: &Caller) -> Check {
+fn output_without_reader(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     let line = format!("{binary} run -- yes | head -1; echo ${{PIPESTATUS[0]}}");
     let mut command = caller.outside("/bin/bash");

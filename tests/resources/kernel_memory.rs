@@ -138,7 +138,7 @@ int main(void) {
     }
 }";
     let path = built(caller, "mappings", source)?;
-    // Of each mapping the kernel has 192 bytes and some.
+    // A mapping takes some 192 bytes in the kernel.
     ends(caller, &["/mnt/mappings"], &["--ro", &path], 4096 * 216)
 }
 
@@ -337,7 +337,7 @@ for place in '/tmp', '/dev/shm', '/workspace':
             if number % 64 == 63: os.write(1, b'x')
     except OSError: pass
 time.sleep(60)";
-    // Of each link the kernel has an inode, a name and the name it leads to.
+    // For each link the kernel keeps an inode, a name and the name it leads to.
     python(caller, script, 64 * 960)
 }
 
@@ -637,7 +637,7 @@ fn flood(caller: &Caller) -> Check {
 static size_t length = (size_t)1 << 40;
 static void *ask(void *none) { for (;;) mmap(0, length, 3, MAP_SHARED | MAP_ANONYMOUS, -1, 0); }
 int main(void) {
-    // What a look would have to go through.
+    // Mappings that a look at the cell would have to read.
     for (int child = 0; child < 40; child++) if (!fork()) {
         char *place = mmap(0, 4000 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         for (int page = 0; page < 4000; page += 2) mprotect(place + 4096L * page, 4096, PROT_READ);

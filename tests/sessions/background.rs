@@ -107,7 +107,7 @@ pub fn ended(caller: &Caller) -> Check {
         equal("the other continues", &answer["structuredContent"]["outcome"], &json!("running"))?;
         server.tool("bash_kill", &json!({ "job": other }))?;
     }
-    // What takes its time to end is waited for, and what it says then is in the reply.
+    // The reply waits for a program that ends slowly, and has its last output.
     let polite = "bash -c 'trap \"sleep 0.1; echo bye; exit\" TERM; echo up; sleep 60 & wait'; \
                   echo after";
     let id = job(&mut server, "default", polite)?;

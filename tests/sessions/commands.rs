@@ -153,7 +153,7 @@ pub fn apart(caller: &Caller) -> Check {
 
 pub fn writes(caller: &Caller) -> Check {
     let mut server = with_commands(caller, "")?;
-    // It begins the session, with the profile of shells.
+    // This call begins the session, with the profile of shells.
     let made = ran(&mut server, "cli_tee", &json!({ "path": "first", "stdin": "from tee\n" }))?;
     equal("made", made, seen("from tee\n", 0, "of a session"))?;
     server.gives("cat first; echo > second", 0, "from tee\n")?;

@@ -14,22 +14,22 @@ const FORGER: &str = "sleep 0.5; while :; do for f in /dev/session/end.*; do n=/
     done; sleep 0.02; done";
 
 pub fn bash(caller: &Caller) -> Check {
-    ended_by_none(caller, "bash")
+    forging_ends_no_call(caller, "bash")
 }
 
 pub fn sh(caller: &Caller) -> Check {
-    ended_by_none(caller, "sh")
+    forging_ends_no_call(caller, "sh")
 }
 
 pub fn zsh(caller: &Caller) -> Check {
-    ended_by_none(caller, "zsh")
+    forging_ends_no_call(caller, "zsh")
 }
 
 pub fn fish(caller: &Caller) -> Check {
-    ended_by_none(caller, "fish")
+    forging_ends_no_call(caller, "fish")
 }
 
-fn ended_by_none(caller: &Caller, shell: &str) -> Check {
+fn forging_ends_no_call(caller: &Caller, shell: &str) -> Check {
     let mut server = Server::configured(caller, "", &[], &["--tools", "shell"])?;
     let leave = format!("sh -c '{FORGER}' > /dev/null 2>&1 &\necho left");
     let answer = server.with(&json!({ "command": leave, "shell": shell }))?;

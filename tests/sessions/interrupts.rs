@@ -25,7 +25,7 @@ pub fn any_moment(caller: &Caller) -> Check {
     let mut met = Vec::new();
     for number in 1..=COMMANDS {
         server.bash(&interrupted(number))?;
-        // It ends this call or the next or comes between them; the ones after that it does not.
+        // The signal ends this call or the next or comes between them; later calls are not ended.
         for _ in 0..2 {
             server.bash("echo ok")?;
         }
@@ -85,7 +85,7 @@ pub fn and_its_shell(caller: &Caller) -> Check {
         equal(shell, story(&server.with(&first)?).0, Some(0))?;
         for mark in 0..100 {
             if shell == "bash" {
-                // As a script does that cleans up: from here on an INT ends the shell.
+                // Scripts that clean up do this: from here on an INT ends the shell.
                 server.with(&json!({ "command": "trap - INT", "session": session }))?;
             }
             let limit = 0.0005 * f64::from(1 + mark % 6);
@@ -127,7 +127,7 @@ pub fn of_one_command(caller: &Caller) -> Check {
             server.with(&json!({ "command": command, "timeout": 1, "background": background }))?;
         holds(command, text(&answer), text(&answer).contains("the shell is kept"))?;
     }
-    // As ^C, it reaches no other session.
+    // Like ^C, the signal reaches no other session.
     let seconds = sentinel(caller);
     let left = format!("setsid -f sleep {seconds}; sleep 60");
     let answer = server.with(&json!({ "command": left, "timeout": 1 }))?;

@@ -192,7 +192,7 @@ pub fn signals(caller: &Caller) -> Check {
         let id = long(&mut server, "a", command)?;
         std::thread::sleep(Duration::from_millis(300));
         if !stdout.is_empty() {
-            // It has set its traps by then.
+            // The command has set its traps by then.
             output(&mut server, &json!({ "job": id, "since": {}, "wait": 30 }))?;
         }
         let answer = server.tool("bash_kill", &json!({ "job": id, "signal": signal }))?;

@@ -428,7 +428,7 @@ fn apart(caller: &Caller) -> Check {
     for name in ["a", "b", "c"] {
         let command = "echo $x; cat /tmp/f f; pgrep -xc sleep; ls /dev/session | wc -l";
         let answer = server.with(&json!({ "command": command, "session": name }))?;
-        // Its own files of this call, the gate of the next, the place of terminals, the lines after an interrupt, and
+        // The files of this call, the gate of the next, the place of terminals, the lines after an interrupt, and
         // two for each digit of exit codes.
         let expected = format!("{name}\n{name}\n{name}\n1\n42\n");
         equal(name, story(&answer), (Some(0), expected))?;
@@ -614,7 +614,7 @@ fn jobs(caller: &Caller) -> Check {
 
 fn killed(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
-    // Of this claim alone: it runs for two callers at once.
+    // Only of this claim, which runs for two callers at once.
     static CLAIMS: AtomicU32 = AtomicU32::new(0);
     let claim = CLAIMS.fetch_add(1, Ordering::Relaxed);
     let seconds = format!("9{claim}{:08}", std::process::id());

@@ -23,7 +23,7 @@ fn receipt(answer: &Value) -> &Value {
     &answer["_meta"]["cofferdam/receipt"]
 }
 
-/// Whose namespaces and id a cell has, by its own account and from outside.
+/// Compares a cell's namespaces and id, as it reports them, with those seen from outside.
 const SELF: &str = "readlink /proc/self/ns/{user,pid,net,ipc,mnt}";
 
 pub fn shares(caller: &Caller) -> Check {
@@ -58,7 +58,7 @@ pub fn apart(caller: &Caller) -> Check {
     }
     let id = |answer: &Value| receipt(answer)["measured"]["host_uid"].clone();
     equal("the files are one id's", id(&fresh), id(&shell))?;
-    // It cannot reach what runs in the shell's cell, whose id it has.
+    // The cell cannot reach processes of the shell's cell, although it has the same id.
     let command = "echo ${A-none}; ps -eo comm= | grep -c sleep; kill -KILL -1 2>/dev/null; true";
     prints(&mut server, command, "none\n0\n")?;
     server.gives("jobs -r | wc -l; echo $A", 0, "1\n1\n")

@@ -206,7 +206,7 @@ fn stopped(session: &mut Session, after: Option<&str>) -> Check {
     let expected =
         format!("the session `s` has {}, and `shell` asks for bash", session.words.shell);
     holds("another shell", &error, error.contains(&expected))?;
-    // It ends now, or with its time; the next command has a shell of the same kind.
+    // The command ends now, or with its time; the next one has a shell of the same kind.
     session.call(session.words.wrecks, json!({ "timeout": 2 }))?;
     session.gives(session.words.sets, 0, "")?;
     session.gives("f", 0, "f 5\n")?;

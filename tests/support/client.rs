@@ -156,7 +156,7 @@ pub fn last_text(result: &Value) -> Option<String> {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // It has ended already, unless a test has failed.
+        // The server has ended already, unless a test has failed.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }

@@ -22,7 +22,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("supervisor", &["cell", "helpers", "model", "sys"]),
     // For the numbers of system calls, and those that the profile `bash` lists.
     ("selftest", &["config", "helpers", "model", "sys"]),
-    // Its watcher is a confined process.
+    // The watcher is a confined process.
     ("projects", &["cell", "sys"]),
     // An applet: nothing of the product is in it.
     ("jq", &[]),

@@ -144,7 +144,9 @@ fn every_layer_of_security_md_names_tests_that_exist() {
         let title = layer.lines().next().unwrap_or_default();
         let tests = layer.split_once("\n- Tests: ").map_or("", |(_, tests)| tests);
         let mut names = tests.split('`').skip(1).step_by(2).filter(|name| !name.contains(' '));
-        faults.extend(names.clone().filter(|name| !exists(name)).map(|name| format!("{title}: {name}")));
+        faults.extend(
+            names.clone().filter(|name| !exists(name)).map(|name| format!("{title}: {name}")),
+        );
         if names.next().is_none() {
             faults.push(format!("{title}: no test"));
         }

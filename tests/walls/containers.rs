@@ -385,7 +385,7 @@ fn answering(caller: &Caller, answers: &str) -> Result<String, crate::support::F
     Ok(format!("/usr/bin/python3 {kernel} \"{answers}\" {} doctor --json", binary.display()))
 }
 
-fn told_first(command: Command, name: &str, remedy: &str) -> Check {
+fn reported_first(command: Command, name: &str, remedy: &str) -> Check {
     let (code, verdict, missing) = report(command)?;
     let circular = missing.iter().find(|(_, remedy)| remedy.contains("`cofferdam doctor`"));
     equal("doctor names no other report", circular, None)?;
@@ -410,16 +410,16 @@ fn apparmor(caller: &Caller) -> Check {
          cofferdam {} flags=(unconfined) {{ userns, }}",
         caller.binary().display()
     );
-    told_first(prepared(caller, switch, &line), "mounts", &remedy)?;
+    reported_first(prepared(caller, switch, &line), "mounts", &remedy)?;
     // Without the switch it is a container's doing.
-    told_first(plainly(caller, &line), "mounts", container())
+    reported_first(plainly(caller, &line), "mounts", container())
 }
 
 /// Simulates the filters of container engines: clone3 does not exist, and unshare may create no namespace.
 fn filtered(caller: &Caller) -> Check {
     const ANSWERS: &str = "[(435, None, -38), (272, None, -1)]";
     let line = answering(caller, ANSWERS)?;
-    told_first(plainly(caller, &line), "user namespaces", container())?;
+    reported_first(plainly(caller, &line), "user namespaces", container())?;
     let run = line.replace("doctor --json", "run -- echo ran");
     let output = Finished::run(plainly(caller, &run), patience())?;
     equal("a run", (output.code, output.stdout.as_str()), (125, ""))?;
@@ -432,13 +432,13 @@ fn filtered(caller: &Caller) -> Check {
 fn no_landlock(caller: &Caller) -> Check {
     let line = answering(caller, "[(n, None, -38) for n in (444, 445, 446)]")?;
     let remedy = "boot Linux 5.19 or newer with `landlock` in lsm= (see /proc/cmdline)";
-    told_first(plainly(caller, &line), "Landlock", remedy)
+    reported_first(plainly(caller, &line), "Landlock", remedy)
 }
 
 /// The version is asked for by a flag; everything else about Landlock is as it is here.
 fn old_landlock(caller: &Caller) -> Check {
     let line = answering(caller, "[(444, 1, 1)]")?;
-    told_first(plainly(caller, &line), "Landlock", "boot Linux 5.19 or newer")
+    reported_first(plainly(caller, &line), "Landlock", "boot Linux 5.19 or newer")
 }
 
 /// clone3 has its flags behind a pointer; the trial that names the namespace has them in a register.
@@ -446,14 +446,14 @@ fn no_cgroup_namespace(caller: &Caller) -> Check {
     let line = answering(caller, "[(435, None, -22), (272, (0, 0x02000000), -22)]")?;
     let remedy =
         "this kernel has no cgroup namespaces: boot one that was built with CONFIG_CGROUPS";
-    told_first(plainly(caller, &line), "user namespaces", remedy)
+    reported_first(plainly(caller, &line), "user namespaces", remedy)
 }
 
 /// Before Linux 5.0, and in gVisor: the flag for a listener is an invalid one.
 fn no_listener(caller: &Caller) -> Check {
     let line = answering(caller, "[(317, (1, 8), -22)]")?;
     let remedy = "boot Linux 5.19 or newer with CONFIG_SECCOMP_FILTER";
-    told_first(plainly(caller, &line), "listener of filters", remedy)
+    reported_first(plainly(caller, &line), "listener of filters", remedy)
 }
 
 /// An engine's own listener is the only one that its processes can have.
@@ -461,7 +461,7 @@ fn second_listener(caller: &Caller) -> Check {
     let line = answering(caller, "[(317, (1, 8), -16)]")?;
     let remedy = "start cofferdam outside of that filter: in a container, with a seccomp profile without \
         SCMP_ACT_NOTIFY";
-    told_first(plainly(caller, &line), "listener of filters", remedy)
+    reported_first(plainly(caller, &line), "listener of filters", remedy)
 }
 
 /// Simulates engines whose profile does not list these calls: lsm_get_self_attr, lsm_list_modules, statmount, listmount,
@@ -589,7 +589,7 @@ fn initramfs(caller: &Caller) -> Check {
     let remedy = "the root is the initramfs, which cannot be left by pivot_root(2): start from a root \
         of its own, such as a tmpfs with a copy of it: mount -t tmpfs none /mnt && cp -ax / /mnt \
         && exec switch_root /mnt /sbin/init";
-    told_first(plainly(caller, &line), "root", remedy)
+    reported_first(plainly(caller, &line), "root", remedy)
 }
 
 fn no_bc(caller: &Caller) -> Check {
@@ -628,7 +628,11 @@ fn open_files(caller: &Caller) -> Check {
     )?;
     let output = under("256", "run -- echo ok")?;
     equal("enough for bash", (output.code, output.trimmed()), (0, "ok"))?;
-    told_first(plainly(caller, &format!("ulimit -n 900; {}", doctor(caller))), "open files", hint)?;
+    reported_first(
+        plainly(caller, &format!("ulimit -n 900; {}", doctor(caller))),
+        "open files",
+        hint,
+    )?;
     // A low soft limit is raised, and is no reason to refuse.
     let output = Finished::run(
         plainly(caller, &format!("ulimit -Sn 20; exec {binary} calc 1+1")),

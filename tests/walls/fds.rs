@@ -7,7 +7,7 @@ use crate::support::{Caller, Check, Claim, Finished, Need, claim, equal, holds, 
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_program_has_three_descriptors", three),
-    // Its input is a file, at whose end a server gives what runs one second more.
+    // The input is a file; at its end a server gives running calls one second more.
     claim("a_script_over_mcp_is_not_left_open_to_its_programs", script).needs(&[Need::FullSpeed]),
     claim("inherited_descriptors_do_not_reach_a_cell", leaked).needs(&[Need::RootLooks]),
     claim("a_directory_as_stdin_opens_no_host_file", directory).needs(&[Need::Python]),

@@ -11,7 +11,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("supplementary_groups_of_root_are_dropped", groups_dropped)
         .only(For::Root)
         .needs(&[Need::Setpriv]),
-    claim("supplementary_groups_are_reported", groups_told)
+    claim("supplementary_groups_are_reported", groups_reported)
         .only(For::User)
         .needs(&[Need::Setpriv, Need::RootLooks]),
     claim("no_other_id_can_be_taken", own_id_only).needs(&[Need::Python]),
@@ -109,7 +109,7 @@ fn groups_dropped(caller: &Caller) -> Check {
     equal("the receipt", groups, Some(&serde_json::json!([])))
 }
 
-fn groups_told(caller: &Caller) -> Check {
+fn groups_reported(caller: &Caller) -> Check {
     let binary = caller.binary().display().to_string();
     let secret = secret(caller)?;
     let report =
@@ -129,7 +129,7 @@ fn own_id_only(caller: &Caller) -> Check {
         crate::support::CALLS
     );
     let output = caller.python(&script)?;
-    // As to any program without the privilege; the kernel would say EINVAL of ids that the namespace has not.
+    // The answer to any program without the privilege; for ids that the namespace lacks the kernel would say EINVAL.
     let one = "['EPERM', 'EPERM', 'EPERM', 'ok']";
     equal("setresuid, setresgid, setgroups", output.trimmed(), format!("{one}\n{one}\nEPERM"))?;
     let script = format!(

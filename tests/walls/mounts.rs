@@ -369,9 +369,9 @@ fn refused_grants(caller: &Caller) -> Check {
         );
         equal("refused", (output.code, output.stderr), (125, expected))?;
     }
-    // For reading as little, and by a link too.
+    // Grants for reading are refused too, also by a link.
     let link = caller.directory("links")?.join("to");
-    // What the home lies in shows it as well.
+    // A directory that contains the home shows it as well.
     let above = caller.home.parent().unwrap_or(&caller.home).display().to_string();
     for (ask, reason) in [
         ("/", "is never granted as a whole"),

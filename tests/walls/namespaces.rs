@@ -36,7 +36,7 @@ fn all_differ(caller: &Caller) -> Check {
         holds(&format!("the cell's own {name} namespace"), &cell, cell != mine(name)?)?;
     }
     match mine("time") {
-        // Of its supervisor: one for all cells.
+        // The time namespace of the supervisor: one for all cells.
         Ok(mine) => {
             let cell = std::fs::read_link(format!("/proc/{payload}/ns/time"))?;
             holds("a time namespace that is not the operator's", &cell, cell != mine)

@@ -132,7 +132,7 @@ fn core_limits_of_a_server(caller: &Caller) -> Check {
     // Itself, eight that close sockets, and a worker.
     equal("the gateway's processes", gateways, 10)?;
 
-    // It runs for a millisecond as a child of the shell, so its parents are found beforehand.
+    // The program runs for a millisecond as a child of the shell, so its parents are found beforehand.
     let parents: Vec<u32> = all.into_iter().filter(|pid| named(*pid).contains("bash")).collect();
     let clerk = || {
         parents.iter().find_map(|shell| {
@@ -199,7 +199,7 @@ fn untraceable(caller: &Caller) -> Check {
     let owner = |pid: u32| std::fs::metadata(format!("/proc/{pid}/environ")).map(|of| of.uid());
     for (role, pid) in [("supervisor", live.supervisor()?), ("init", live.init()?)] {
         equal(role, owner(pid)?, 0)?;
-        // As the very uid it has.
+        // With the same uid as the process.
         let uid = status(pid)?.ids("Uid").first().copied().unwrap_or_default().to_string();
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups", "cat"]);
@@ -227,7 +227,7 @@ fn unreadable(caller: &Caller) -> Check {
             output.code == 1 && output.stderr.contains("Permission denied"),
         )?;
     }
-    // Of the cell's namespace the user is the owner, and still cannot open the memory of its init.
+    // The user owns the cell's namespace, and still cannot open the memory of its init.
     let output = read(init, "mem")?;
     let nothing = output.stdout.is_empty() && output.code == 1;
     holds("init", &output, nothing)?;
@@ -314,7 +314,7 @@ fn descriptors(caller: &Caller) -> Check {
     // The links of `/proc`, found while it holds them.
     let links = ["/proc/mounts", "/proc/net"];
     let of_init = ["/null", "/dev/null", "/tmp/.template", "socket:", "anon_inode:"];
-    // As a user also a procfs of the cell that is mounted nowhere, for the memory watch: "/".
+    // For a user there is also a procfs of the cell that is mounted nowhere, for the memory watch: "/".
     let known = |target: &String| {
         target == "/"
             || links.contains(&target.as_str())

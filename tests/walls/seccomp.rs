@@ -113,7 +113,7 @@ const SURFACE: [(&str, u32); 77] = [
 ];
 
 fn surface(caller: &Caller) -> Check {
-    // Those that this architecture has.
+    // Calls that this architecture has.
     let here = || SURFACE.iter().filter(|(name, _)| model::profile::calls::number(name).is_some());
     let numbers: Vec<u32> = here().map(|(_, number)| *number).collect();
     let script = format!(

@@ -129,7 +129,7 @@ fn shell(caller: &Caller) -> Check {
         &["bash", "--norc"],
         &[
             ("$ ", "echo size $(stty size) on $(tty) as $TERM; test -t 2 && echo al''l\r"),
-            // What is typed is echoed: each word that is waited for is printed in another form, by a program that
+            // Typed text is echoed: each word that is waited for is printed in another form, by a program that
             // has the terminal by then.
             ("all", "bash --norc -c 'echo fir\"\"st; sleep 600'\r"),
             ("first", "\u{3}"),
@@ -289,7 +289,7 @@ fn at_line(
 }
 
 fn lines(caller: &Caller) -> Check {
-    // Of what has no end by itself, and of what has.
+    // Programs that never end, and one that does.
     let short = Duration::from_secs(5);
     let long = patience() / 2;
     // Asks without end and reads nothing.

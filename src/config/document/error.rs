@@ -1,4 +1,4 @@
-//! What is wrong with a value of a file.
+//! Errors about a value of a file, with its place.
 
 use std::ops::Range;
 

@@ -29,7 +29,7 @@ pub struct KeyTable {
 #[derive(Debug, Clone)]
 pub struct FileKey {
     pub name: &'static str,
-    /// Its comment, which ends with ``Default: `1`. Example: `2`.`` Both are TOML between
+    /// Comment that ends with ``Default: `1`. Example: `2`.`` Both are TOML between
     /// backticks; a default may be words, too.
     pub comment: &'static str,
     /// True if the file is refused without it.

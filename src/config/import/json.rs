@@ -18,13 +18,13 @@ use model::nearest::nearest;
 pub struct ConfigJson {
     /// The file, its links resolved: what holds it is never granted.
     pub file: PathBuf,
-    /// Time of a `bash` call that asks for none.
+    /// Time of a `bash` call that names no time.
     pub command_timeout: Option<Duration>,
     /// Listener for raw TCP, if `network` is enabled.
     pub network: Option<JsonNetwork>,
 }
 
-/// Place to listen at, and the addresses that may connect; all if there are none.
+/// Place to listen at, and the addresses that may connect; every address if the list is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonNetwork {
     pub host: String,
@@ -32,7 +32,7 @@ pub struct JsonNetwork {
     pub allowed: Vec<IpNet>,
 }
 
-/// Host and port where the file names none.
+/// Default host and port.
 const HOST: &str = "localhost";
 const PORT: u16 = 3000;
 

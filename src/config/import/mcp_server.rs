@@ -50,7 +50,7 @@ enum Meaning {
     MaxArgs,
     MaxStdout,
     MaxStderr,
-    /// Of one cell, in mebibytes.
+    /// Memory of one cell, in mebibytes.
     Memory,
     Intrusive,
     Include,

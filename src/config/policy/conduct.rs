@@ -21,7 +21,7 @@ pub(crate) const MAX_CONCURRENCY: u32 = 1024;
 /// Conduct of a declared tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conduct {
-    /// Timeout of a call that names none. If absent, the server's file or the profile decides.
+    /// Timeout of a call that does not set it. If absent, the server's file or the profile decides.
     pub timeout: Option<Duration>,
     /// Calls that run at once. If absent, the server's file decides.
     pub concurrency: Option<u32>,

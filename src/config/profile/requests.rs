@@ -97,7 +97,7 @@ pub(super) fn secret(
         );
     }
     let env = written.env.get_ref();
-    // As for the variables of `[env]`: they must not change what programs load.
+    // Like a variable of `[env]`, the name must not change what programs load.
     Env::new(BTreeMap::from([(env.clone(), String::new())]))
         .map_err(|error| document.mistake(written.env.span(), error.to_string()))?;
     let form = *written.form.get_ref();

@@ -318,7 +318,7 @@ fn time(
 
 /// Checks that `/workspace` and `/tmp` together have at most half of the memory, so that a program
 /// that fills them gets ENOSPC instead of ending its cell. The default values are exactly half.
-/// `/dev/shm` is memory shared by programs; a quarter of the memory must remain besides all three.
+/// `/dev/shm` is memory shared by programs; all three together must leave a quarter of the memory.
 fn check_tmpfs(chain: &[&Layer<'_>], limits: &Limits) -> Result<(), Mistake> {
     let Some(last) = chain.last() else { return Ok(()) };
     let files = limits.workspace_bytes.saturating_add(limits.tmp_bytes);

@@ -11,7 +11,7 @@ pub const SOCKETS_DIRECTORY: &str = "/tmp/mcp-sockets";
 /// The socket that gets its path in a variable.
 const SKILLS: &str = "skills";
 
-/// Which of the sockets named by the operator a profile's cells may use.
+/// Sockets named by the operator that a profile's cells may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnixSockets {
     /// No sockets: the cell cannot connect to the host.

@@ -220,7 +220,7 @@ fn links(caller: &Caller) -> Check {
     let output =
         "/workspace/loop following symbolic links: too many symbolic links encountered (ELOOP)";
     equal("a loop", &loops, &json!(output))?;
-    // As open(2) would, through a link to what is not there yet; the link stays a link.
+    // Like open(2) through a link to a file that does not exist yet; the link stays a link.
     equal("through a link", &put(&mut server, "dangling", "new\n")?["done"], &json!("created"))?;
     equal("over a link", &put(&mut server, "in", "changed\n")?["done"], &json!("replaced"))?;
     server.gives("cat d/new d/f; readlink in dangling", 0, "new\nchanged\n/workspace/d/f\nd/new\n")

@@ -200,7 +200,7 @@ fn output_hooks_turn_output_into_data() {
 
 #[test]
 fn hooks_are_audited_and_have_no_network() {
-    // It refuses with what it sees: the interfaces of its cell, and its workspace.
+    // The hook refuses with what it sees: the interfaces of its cell, and its workspace.
     let script = "shopt -s nullglob; cd /workspace; all=(*); printf '%s ' ${#all[@]}; \
         while IFS=: read -r name rest; do [[ $rest ]] && printf '%s ' $name; done < /proc/net/dev; \
         (: > /dev/tcp/10.0.0.1/80) 2> /dev/null && printf reached; exit 1";
@@ -286,7 +286,7 @@ fn a_hook_needs_a_rule_without_network() {
 
 #[test]
 fn cached_answers_are_used_until_cleared() {
-    // Its reason is another each time.
+    // The hook gives another reason each time.
     let script = "echo $EPOCHREALTIME; exit 1";
     let (_directory, mut server) = with("echo", &hook("check", script, "remember = true"));
     let ask = |server: &mut Server, word: &str| {

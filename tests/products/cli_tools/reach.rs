@@ -211,7 +211,7 @@ fn a_reach_hook_needs_a_rule_and_a_network() {
     assert_eq!(code, Some(125), "{error}");
     let text = "a hook at `reach` is for tools with a field that has `egress = \"only\"`";
     assert!(error.contains(text), "{error}");
-    // As it stands it starts.
+    // Without a change the server starts.
     let directory = configuration(SEARCH);
     let server = Server::start(&["--config", &directory.path().display().to_string()]);
     assert_eq!(server.close(), Some(0));

@@ -58,7 +58,7 @@ fn only_listed_flags_are_accepted() {
     let mut server = serving(directory.path(), None);
     for (args, should_pass) in [
         ("-safe-flag", true),
-        // Whether a flag takes a value is decided by the list, not by the caller.
+        // The list decides if a flag takes a value, not the caller.
         ("-safe-value value", true),
         ("-safe-flag value", false),
         ("-dangerous-flag", false),
@@ -285,7 +285,7 @@ fn a_tool_that_takes_hours_is_a_row_too() {
     let directory = own("on = [\"cli_mine\"]", &policy);
     let mut server = serving(directory.path(), None);
     let about = asked(&mut server, "get_tool_info", json!({"tool": "cli_mine"}));
-    // Its profile's time bounds it.
+    // The time of the profile bounds the call.
     let most = about["performance"]["max_timeout"].as_f64().map(Duration::from_secs_f64);
     let time = about["performance"]["default_timeout"].as_f64().map(Duration::from_secs_f64);
     assert_eq!(time, most.map(|most| most.min(Duration::from_secs(3600))), "{about}");

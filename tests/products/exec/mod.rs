@@ -137,7 +137,7 @@ fn cut_output_is_counted_and_read_by_its_id() {
     assert_eq!(lines.len(), 10, "{found}");
     assert_eq!((&found["outcome"], &found["exit_code"]), (&json!("exited"), &json!(3)));
     assert_eq!((found.get("session"), &found["cwd"]), (None, &json!("/workspace")));
-    // It is no job, and nothing can be done with it but read it.
+    // The call is no job: its output can be read, and nothing else.
     assert_eq!(fields(&mut server, "bash_jobs", json!({}))["jobs"], json!([]));
     let killed = server.result("bash_kill", json!({"job": id}));
     assert!(killed["content"].to_string().contains("it had ended before"), "{killed}");

@@ -29,7 +29,7 @@ fn output_is_streamed_while_the_command_runs() {
         (&first["method"], &first["params"]["progressToken"], &first["params"]["message"]),
         (&json!("notifications/progress"), &json!("live"), &json!("one\n"))
     );
-    // It waits for this, so that what was heard was heard while it ran.
+    // The command waits for this, so the output before it came while it ran.
     std::fs::write(directory.path().join("go"), "").expect("written");
     assert_eq!(hear(&server)["params"]["message"], "[stderr] two\n");
     let answer = hear(&server);

@@ -158,7 +158,7 @@ fn learn_prints_a_profile_that_works() -> std::io::Result<()> {
     let path = format!("[[path]]\nhost = {file:?}\nwhy = \"\"\n");
     assert!(learned.contains(&path), "{learned}");
     assert!(learned.contains("names = [\"sync\"]\nwhy = \"\"\n"), "{learned}");
-    // It grants nothing as it is, and what was asked for once its reasons are written.
+    // The profile grants nothing before its reasons are written, and then what was asked for.
     let configuration = folder.path().join("configuration");
     let profiles = configuration.join("sandbox-profiles");
     std::fs::create_dir_all(&profiles)?;

@@ -148,7 +148,7 @@ fn converse(
         writeln!(stdin, "{line}").expect("written");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Its input stays open: it ends by itself or at the end of the test's patience.
+    // The server's input stays open: it ends by itself or at the end of the test's patience.
     let end = std::time::Instant::now() + patience();
     let mut code = None;
     while code.is_none() && std::time::Instant::now() < end {
@@ -244,7 +244,7 @@ fn an_idle_server_ends_but_not_during_work() {
     let mut server = Server::of(command(&directory, &[("MCPBASH_IDLE_TIMEOUT", "1")]));
     assert_eq!(server.result("s", json!({}))["content"][0]["text"], "slept\n");
     let end = std::time::Instant::now() + patience();
-    // Its input stays open.
+    // The server's input stays open.
     let code = loop {
         if let Some(status) = server.child.try_wait().expect("ours") {
             break status.code();

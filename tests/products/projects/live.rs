@@ -110,7 +110,7 @@ fn asked_in_a_task(server: &mut Server, of: &str, answer: impl Fn(u64) -> Value)
                 assert_eq!(question["method"], "elicitation/create", "{state}");
                 count += 1;
                 let mut params = about(&task);
-                // What has not the form of an answer is refused, and the question stays open.
+                // A message without the form of an answer is refused, and the question stays open.
                 params["inputResponses"] = json!({key: {"action": "obey"}});
                 let id = server.request("tasks/update", params.clone());
                 assert_eq!(server.answer(id)["error"]["code"], -32602);
@@ -176,7 +176,7 @@ fn progress_renews_a_time_limit_up_to_the_longest() {
         "reason": "idle", "exitCode": 124, "progressExtendsTimeout": true, "maxTimeoutSecs": 50,
     });
     assert_eq!(answer["result"]["structuredContent"], json!({"success": false, "error": error}));
-    // It has two seconds without progress, and made some for five.
+    // The tool may be two seconds without progress, and made progress for five.
     let answer = server.answer(renewed);
     assert_eq!(text(&answer), "Tool exceeded maximum runtime of 5s");
     assert_eq!(answer["result"]["structuredContent"]["error"]["reason"], "max_exceeded");
@@ -199,7 +199,7 @@ fn a_cancelled_script_sees_its_cancel_file() {
         assert!(std::time::Instant::now() < end, "the script did not see its cancel file");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // It is ended, although it would sleep on: the server ends in its own time.
+    // The script is ended in its sleep: the server ends in its own time.
     assert_eq!(server.close(), Some(0));
 }
 

@@ -63,7 +63,7 @@ fn pages_are_resources_named_by_their_tools() {
     let meta = json!({"ui": {"csp": {}, "permissions": {}, "prefersBorder": false}});
     let expected = json!({"uri": "ui://pages/shown", "mimeType": "text/html;profile=mcp-app", "text": "<p>own</p>", "_meta": meta});
     assert_eq!(read["contents"], json!([expected]));
-    // It is read at each request, and a link is not followed.
+    // The page is read at each request, and a link is not followed.
     fs::remove_file(directory.path().join("tools/shown/ui/index.html")).expect("removed");
     std::os::unix::fs::symlink("/etc/passwd", directory.path().join("tools/shown/ui/index.html"))
         .expect("a link");

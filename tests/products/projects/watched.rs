@@ -200,7 +200,7 @@ fn changed_resources_notify_their_subscribers() {
     assert_eq!(until_marked(&directory, &server, "second"), std::slice::from_ref(&changed));
     fs::remove_dir_all(directory.path().join("data")).expect("removed");
     assert_eq!(until_marked(&directory, &server, "third"), std::slice::from_ref(&changed));
-    // It comes back with its folders.
+    // The project comes back with its folders.
     write(&directory, "data/in/d.txt", "two");
     assert_eq!(until_marked(&directory, &server, "fourth"), [changed]);
     assert_eq!(ask(&mut server, "resources/unsubscribe", data), Value::Null);

@@ -96,7 +96,7 @@ pub fn differs(front: &mut Front) -> Check {
 }
 
 pub fn walls(front: &mut Front) -> Check {
-    // Of SigQ only the limit: how many signals wait is of the moment, an end of a child that init
+    // Only the limit of SigQ: the number of waiting signals changes, such as an end of a child that init
     // has yet to read among them.
     let script = "ulimit -a; ulimit -Ha; export -p; pwd; umask; trap -p
         while read -r _ _ _ _ place options _; do echo $place $options; done < /proc/self/mountinfo
@@ -153,7 +153,7 @@ pub fn limits(front: &mut Front) -> Check {
             expect(done.ended.timings.exec.is_zero(), executed)?;
             expect(&done.ended.outcome, &outcome)
                 .map_err(|reason| format!("{script}: {reason}"))?;
-            // Of the time before the job nothing counts.
+            // The time before the job does not count.
             let took = done.ended.usage.wall;
             if outcome == Outcome::Timeout && !(wall..wall * 8).contains(&took) {
                 return Err(format!("{took:?} of {wall:?}"));

@@ -68,7 +68,7 @@ const FRONT_END: &[CanFail] = &[
     ("sendmsg", &["EAGAIN", "EINTR", "ENOBUFS", "ENOMEM", "ETOOMANYREFS", "EPERM"]),
 ];
 
-/// Which process of a server is met.
+/// Process of a server whose system calls fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     FrontEnd,

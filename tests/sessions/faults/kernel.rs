@@ -23,7 +23,7 @@ pub fn fuzzed(caller: &Caller) -> Check {
         let stdout = result.pointer("/structuredContent/stdout").cloned().unwrap_or_default();
         let stdout = stdout.as_str().unwrap_or_default();
         let name = stressor.trim_start_matches('-');
-        // It ran: its line has a number of operations above zero.
+        // The stressor ran: its line has a number of operations above zero.
         let operations =
             stdout.lines().filter(|line| line.contains("metrc") || line.contains("info"));
         let made = operations.filter_map(|line| {

@@ -50,7 +50,7 @@ pub fn claims() -> Vec<Claim> {
         claim("a_lack_of_descriptors_is_reported", wants::descriptors).needs(&[Need::Prlimit]),
         claim("a_lack_of_processes_is_reported", wants::processes).needs(&[Need::Prlimit]),
         claim("want_of_memory_is_an_answer_or_an_end", wants::memory).needs(&[Need::Prlimit]),
-        claim("a_full_audit_disk_is_reported_in_replies", wants::audit_goes_on)
+        claim("a_full_audit_disk_is_reported_in_replies", wants::audit_continues)
             .only(For::Root)
             .needs(&[Need::Unshare]),
         claim("a_full_audit_disk_stops_calls_where_it_should", wants::audit_stops)

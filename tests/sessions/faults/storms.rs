@@ -193,7 +193,7 @@ pub fn groups(caller: &Caller) -> Check {
     seen.groups_gone(caller)
 }
 
-/// Which process of the server is killed.
+/// Process of the server that is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Victim {
     Front,

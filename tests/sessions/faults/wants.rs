@@ -25,7 +25,7 @@ fn cold(caller: &Caller) -> Result<Client, Failed> {
 
 /// Sets the soft limit of a process that runs, or raises it to the hard one again.
 ///
-/// As the caller: their uid is what lets them, where root may have no capability to.
+/// Runs as the caller, whose uid allows this; root may lack the capability.
 fn limit(caller: &Caller, pid: u32, what: &str, value: Option<u64>) -> Check {
     let mut command = caller.outside("prlimit");
     let value = value.map_or("unlimited".to_owned(), |value| value.to_string());
@@ -83,7 +83,7 @@ fn meanwhile(
 ) -> Result<String, Failed> {
     kill(supervisor, Signal::SIGSTOP)?;
     let seconds = format!("{}{}", 6_000_000 + front, caller.uid());
-    // Its own time is longer than anybody waits here: nothing but a cancel ends it.
+    // The call's time is longer than any wait here: only a cancel ends it.
     let arguments = json!({"command": format!("sleep {seconds}"), "timeout": 300});
     let id = client.ask_tool("bash_exec", arguments);
     // The frame is under way when the front end has nothing more to do.
@@ -210,7 +210,7 @@ fn fill(client: &Client, log: &std::path::Path, full: bool) -> Check {
     equal("the disk is full", errno, Some(libc::ENOSPC))
 }
 
-pub fn audit_goes_on(caller: &Caller) -> Check {
+pub fn audit_continues(caller: &Caller) -> Check {
     let mut client = with_full_disk(caller, "continue")?;
     client.served()?;
     fill(&client, &caller.home.join("log"), true)?;

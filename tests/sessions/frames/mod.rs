@@ -323,7 +323,7 @@ fn two_at_once(front: &mut Front) -> Check {
     let refused =
         front.refused(second, &[block.as_fd(), slow.as_fd()], "the session runs another command");
     refused?;
-    // Its streams came with a frame that `refused` has read on the way: only the end is left.
+    // The streams came with a frame that `refused` has read already: only the end is left.
     let (outcome, _) = front.end_of(call)?;
     expect(outcome, Outcome::Exited { code: 0 })
 }

@@ -131,7 +131,7 @@ impl Link {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, flags, None) {
                 Ok(_) => return Ok(()),
-                // It reads no more until we listen.
+                // The other side reads no more until we listen.
                 Err(Errno::EAGAIN) => self.listen()?,
                 // More on their way than this user may have: the kernel keeps us back.
                 Err(Errno::ETOOMANYREFS) => std::thread::sleep(Duration::from_millis(1)),

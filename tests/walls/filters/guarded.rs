@@ -142,7 +142,7 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         mediation(names, making),
         mediation(names, both),
     ];
-    // Which of these inits have each call.
+    // The inits that have each call.
     let lists = [
         ("epoll_create1 epoll_ctl", [true, false, false, false, false]),
         ("inotify_add_watch", [false, true, false, false, false]),

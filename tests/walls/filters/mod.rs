@@ -80,7 +80,7 @@ const HOLDS: [MemoryHold; 2] = [MemoryHold::CgroupV2, MemoryHold::BestEffort];
 fn name_of(number: u32) -> &'static str {
     let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
     match call.map(|call| call.name()).unwrap_or_default() {
-        // As the table of aarch64 has it, by the C library's name.
+        // The table of aarch64, by the C library's names.
         "fstatat" => "newfstatat",
         name => name,
     }

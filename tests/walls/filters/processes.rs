@@ -33,7 +33,7 @@ fn front(name: &str, arguments: &[u64; 6], duties: Duties) -> Answer {
         "clone" => word(0) & 0x1_0000 != 0,
         // Only their names.
         "prctl" => word(0) == 15,
-        // Its own.
+        // Signals to itself.
         "tgkill" => word(0) == std::process::id(),
         // To look at its limits.
         "prlimit64" => word(0) == 0 && arguments[2] == 0,

@@ -84,7 +84,7 @@ fn not_by_itself(caller: &Caller) -> Check {
 }
 
 fn filtered(caller: &Caller) -> Check {
-    // As container engines do it: no namespaces by clone(2) and unshare(2), and no clone3(2).
+    // Container engines do the same: no namespaces by clone(2) and unshare(2), and no clone3(2).
     let steps = "(0x15, 0, 1, 435), refuse(38), (0x15, 1, 0, native(56)), \
                  (0x15, 0, 3, native(272)), (0x20, 0, 0, 16), (0x45, 0, 1, NEW), refuse(1)";
     let filter = caller.file("filter.py", &kernel(steps))?;
