@@ -1,7 +1,8 @@
 //! Finds the tool chains of the operator's home, which are granted read-only in addition to a workspace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -64,18 +65,23 @@ impl FoundToolchains {
 
     fn find(wanted: &[Toolchain], home: &Path, path: &OsStr, granted: &[MountRequest]) -> Self {
         let mut found = Self::default();
-        let mut files = HostFiles::default();
+        let mut files = HostFiles::new(home);
         let taken: Vec<Taken> = granted.iter().map(Taken::new).collect();
         for toolchain in wanted {
-            let mut all =
-                |rows: &[&str]| rows.iter().flat_map(|row| files.matching(row, home)).collect();
-            let secrets: Vec<PathBuf> = all(toolchain.credentials);
-            let hosts: Vec<PathBuf> = all(toolchain.paths);
+            let mut all = |rows: &[&str]| -> Vec<Rc<Matches>> {
+                rows.iter().map(|row| files.matching(row)).collect()
+            };
+            let hosts = all(toolchain.paths);
+            if hosts.iter().all(|row| row.paths.is_empty()) {
+                continue;
+            }
+            let secrets = all(toolchain.credentials);
             let mut mounts = Vec::new();
-            for host in hosts {
-                match secrets.iter().find(|secret| secret.starts_with(&host)) {
-                    Some(secret) => found.withheld.push((host, secret.clone())),
-                    None => mounts.extend(grant(host, home, &taken)),
+            for host in hosts.iter().flat_map(|row| &row.paths) {
+                let mut secrets = secrets.iter().flat_map(|row| &row.paths);
+                match secrets.find(|secret| secret.starts_with(host)) {
+                    Some(secret) => found.withheld.push((host.clone(), secret.clone())),
+                    None => mounts.extend(files.grant(host, home, &taken)),
                 }
             }
             if mounts.is_empty() {
@@ -94,7 +100,7 @@ impl FoundToolchains {
                 }
             }
         }
-        if let Some(path) = found.path(path, home, &mut files) {
+        if let Some(path) = found.path(path, &mut files) {
             found.env.insert("PATH".to_owned(), path);
         }
         found.mounts.extend(workspace_at_host_path(granted, &found.mounts));
@@ -104,24 +110,29 @@ impl FoundToolchains {
     /// Returns the PATH of cells: directories of the operator's PATH that lie in granted tool chains, then the usual PATH.
     /// If there are no such directories, the operator's shell has not chosen versions. Then the directories of granted
     /// programs come last, so that they replace no program of the system.
-    fn path(&self, path: &OsStr, home: &Path, files: &mut HostFiles) -> Option<String> {
-        let chosen = self.shown(std::env::split_paths(path));
+    fn path(&self, path: &OsStr, files: &mut HostFiles) -> Option<String> {
+        let chosen = self.shown(std::env::split_paths(path), files);
         if !chosen.is_empty() {
             return Some(format!("{}:{PATH}", chosen.join(":")));
         }
         let rows = PROGRAMS.iter().flat_map(|row| alternatives(row));
         let latest = rows.filter_map(|row| {
-            let found = files.matching_one(&row, home).into_iter();
-            found.max_by_key(|path| numbers(path.as_os_str()))
+            let found = files.matching(&row);
+            found.paths.iter().max_by_key(|path| numbers(path.as_os_str())).cloned()
         });
-        let others = self.shown(latest);
+        let latest: Vec<PathBuf> = latest.collect();
+        let others = self.shown(latest.into_iter(), files);
         (!others.is_empty()).then(|| format!("{PATH}:{}", others.join(":")))
     }
 
     /// Returns the paths in cells of the directories that lie in granted tool chains or contain a granted program.
-    fn shown(&self, directories: impl Iterator<Item = PathBuf>) -> Vec<String> {
+    fn shown(
+        &self,
+        directories: impl Iterator<Item = PathBuf>,
+        files: &mut HostFiles,
+    ) -> Vec<String> {
         let shown = directories.filter_map(|directory| {
-            let real = directory.canonicalize().ok()?;
+            let real = files.resolved(&directory)?;
             let inside = |mount: &MountRequest| {
                 let cell = match real.strip_prefix(&mount.host) {
                     // Joining an empty path would add a slash.
@@ -147,98 +158,197 @@ fn numbers(path: &OsStr) -> Vec<u64> {
     digits.filter_map(|digits| std::str::from_utf8(digits).ok()?.parse().ok()).collect()
 }
 
-/// Files of the host that rows of the table name, each looked up once: most rows begin with the same directories, and most
-/// of these are missing.
-#[derive(Debug, Default)]
+/// Files of the host that rows of the table name. Most rows begin like another one, so what a beginning matches is
+/// looked up once.
+#[derive(Debug)]
 struct HostFiles {
-    exist: BTreeMap<OsString, bool>,
-    listings: BTreeMap<OsString, Rc<Listing>>,
+    /// What each beginning of a row matches, up to one of its slashes.
+    matches: HashMap<String, Rc<Matches>>,
+    directories: HashMap<PathBuf, Directory>,
+    /// Directories with their paths without links.
+    resolved: HashMap<PathBuf, PathBuf>,
+}
+
+/// The existing paths that a row matches.
+#[derive(Debug, Default)]
+struct Matches {
+    paths: Vec<PathBuf>,
+    /// True if the last name of the row is a pattern: rows look for some dozens of names in each of these directories.
+    are_entries: bool,
+}
+
+/// Number of names that are looked up in a directory before it is listed.
+const NAMES_UNLISTED: u8 = 2;
+
+/// A directory in which rows look for names.
+#[derive(Debug, Default)]
+struct Directory {
+    /// Number of names that were looked up.
+    looked_up: u8,
+    listing: Option<Rc<Listing>>,
 }
 
 impl HostFiles {
-    /// Returns the existing paths that a row of the table matches.
-    fn matching(&mut self, row: &str, home: &Path) -> Vec<PathBuf> {
-        let mut all = Vec::new();
-        for path in alternatives(row) {
-            all.extend(self.matching_one(&path, home));
-        }
-        all
-    }
-
-    fn matching_one(&mut self, row: &str, home: &Path) -> Vec<PathBuf> {
+    fn new(home: &Path) -> Self {
+        let start =
+            |path: &Path| Rc::new(Matches { paths: vec![path.to_owned()], ..Matches::default() });
         // The home is not a pattern, even with a `*` in its name.
-        let (start, below) = match row.strip_prefix("~/") {
-            Some(below) => (home, below),
-            None => (Path::new("/"), row.trim_start_matches('/')),
-        };
-        let mut paths = vec![start.to_owned()];
-        // True if the paths are entries of a directory that was listed: rows look for some dozens of names in each.
-        let mut are_entries = false;
-        for part in below.split('/') {
-            let is_pattern = part.contains(['*', '[']);
-            if !is_pattern && are_entries {
-                paths.retain(|parent| self.may_have(parent, part));
+        let starts = [("~".to_owned(), start(home)), (String::new(), start(Path::new("/")))];
+        Self { matches: starts.into(), directories: HashMap::new(), resolved: HashMap::new() }
+    }
+
+    /// Returns the existing paths that a row of the table matches.
+    fn matching(&mut self, row: &str) -> Rc<Matches> {
+        if let Some(known) = self.matches.get(row) {
+            return Rc::clone(known);
+        }
+        let (before, last) = row.split_at(last_name(row));
+        let parents = self.matching(before);
+        let mut found = Matches::default();
+        // Most of what rows name is missing.
+        if !parents.paths.is_empty() {
+            for choice in alternatives(last.trim_start_matches('/')) {
+                let mut chosen = Rc::clone(&parents);
+                for name in choice.split('/') {
+                    chosen = Rc::new(self.below(&chosen, name));
+                }
+                found.are_entries |= chosen.are_entries;
+                found.paths.extend_from_slice(&chosen.paths);
             }
-            paths = match is_pattern {
-                true => paths.iter().flat_map(|parent| self.entries_like(parent, part)).collect(),
-                false => paths.iter().map(|parent| parent.join(part)).collect(),
-            };
-            paths.retain(|path| self.exists(path));
-            are_entries = is_pattern;
         }
-        paths
+        let found = Rc::new(found);
+        self.matches.insert(row.to_owned(), Rc::clone(&found));
+        found
     }
 
-    fn exists(&mut self, path: &Path) -> bool {
-        if let Some(exists) = self.exist.get(path.as_os_str()) {
-            return *exists;
+    /// Returns the existing entries of these directories that a name or a pattern matches.
+    fn below(&mut self, parents: &Matches, name: &str) -> Matches {
+        let are_entries = name.contains(['*', '[']);
+        let mut paths = Vec::new();
+        if are_entries {
+            let Ok(pattern) = Pattern::new(name) else { return Matches::default() };
+            for parent in &parents.paths {
+                let listing = self.listing(parent);
+                let fits =
+                    |entry: &&Entry| entry.name.to_str().is_some_and(|name| pattern.matches(name));
+                let fitting = listing.entries.iter().filter(fits);
+                paths.extend(fitting.filter_map(|entry| entry.existing(parent)));
+            }
+        } else {
+            for parent in &parents.paths {
+                match parents.are_entries.then(|| self.listed(parent)).flatten() {
+                    Some(listing) => {
+                        let entry = listing.entries.iter().find(|entry| entry.name == name);
+                        paths.extend(entry.and_then(|entry| entry.existing(parent)));
+                    }
+                    None => paths.extend(Some(parent.join(name)).filter(|path| path.exists())),
+                }
+            }
         }
-        let exists = path.exists();
-        self.exist.insert(path.as_os_str().to_owned(), exists);
-        exists
+        Matches { paths, are_entries }
     }
 
-    /// Returns true if a directory has an entry of this name, or if that is unknown.
-    fn may_have(&mut self, directory: &Path, name: &str) -> bool {
-        let listing = self.listing(directory);
-        !listing.is_whole || listing.names.iter().any(|entry| entry == name)
-    }
-
-    /// Returns the entries of a directory whose names match a pattern.
-    fn entries_like(&mut self, directory: &Path, pattern: &str) -> Vec<PathBuf> {
-        let Ok(pattern) = Pattern::new(pattern) else { return Vec::new() };
-        let fits = |name: &&OsString| name.to_str().is_some_and(|name| pattern.matches(name));
-        let listing = self.listing(directory);
-        listing.names.iter().filter(fits).map(|name| directory.join(name)).collect()
+    /// Returns the entries of a directory in which several names are looked up, if all of them are known.
+    fn listed(&mut self, directory: &Path) -> Option<Rc<Listing>> {
+        let known = self.directories.entry(directory.to_owned()).or_default();
+        known.looked_up = known.looked_up.saturating_add(1);
+        let is_due = known.looked_up > NAMES_UNLISTED || known.listing.is_some();
+        is_due.then(|| self.listing(directory)).filter(|listing| listing.is_whole)
     }
 
     fn listing(&mut self, directory: &Path) -> Rc<Listing> {
-        if let Some(listing) = self.listings.get(directory.as_os_str()) {
-            return Rc::clone(listing);
+        let known = self.directories.entry(directory.to_owned()).or_default();
+        Rc::clone(known.listing.get_or_insert_with(|| Rc::new(Listing::read(directory))))
+    }
+
+    /// Returns the grant of a path of a row. The target of a link must end with the names of the path, so that
+    /// `~/.cargo/registry` is never `~/.ssh`.
+    fn grant(&mut self, path: &Path, home: &Path, taken: &[Taken]) -> Option<MountRequest> {
+        let host = self.resolved(path)?;
+        let is_same = match path.strip_prefix(home) {
+            Ok(below) => host.ends_with(below),
+            Err(_) => host == path,
+        };
+        let overlaps = |other: &Taken| touches(&other.host, &host) || touches(other.cell, path);
+        let fits = is_same && is_shown(path) && !taken.iter().any(overlaps);
+        let cell = path.to_owned();
+        fits.then_some(MountRequest { host, cell, access: Access::ReadOnly })
+    }
+
+    /// Returns a path without links, as `canonicalize` does. Most paths have their directories in common, so each name is
+    /// read once.
+    fn resolved(&mut self, path: &Path) -> Option<PathBuf> {
+        if let Some(known) = self.resolved.get(path) {
+            return Some(known.clone());
         }
-        // Cells could not read a directory either that cannot be read here.
-        let mut listing = Listing { names: Vec::new(), is_whole: true };
+        let resolved = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if path.is_absolute() => {
+                let path = self.resolved(parent)?.join(name);
+                match path.read_link() {
+                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => path,
+                    Err(_) => return None,
+                    Ok(_) => path.canonicalize().ok()?,
+                }
+            }
+            _ => path.canonicalize().ok()?,
+        };
+        self.resolved.insert(path.to_owned(), resolved.clone());
+        Some(resolved)
+    }
+}
+
+/// Returns the position of the slash before the last name of a row. Alternatives can contain slashes.
+fn last_name(row: &str) -> usize {
+    let mut is_choice = false;
+    let slash = |(_, byte): &(usize, u8)| {
+        // From the end on, a choice begins with its closing brace.
+        is_choice = (is_choice || *byte == b'}') && *byte != b'{';
+        *byte == b'/' && !is_choice
+    };
+    row.bytes().enumerate().rev().find(slash).map_or(0, |(at, _)| at)
+}
+
+/// The entries of a directory.
+#[derive(Debug)]
+struct Listing {
+    entries: Vec<Entry>,
+    /// False if some of them, or all, could not be read.
+    is_whole: bool,
+}
+
+impl Listing {
+    fn read(directory: &Path) -> Self {
+        let mut listing = Self { entries: Vec::new(), is_whole: true };
         match std::fs::read_dir(directory) {
             Ok(entries) => {
                 for entry in entries {
                     listing.is_whole &= entry.is_ok();
-                    listing.names.extend(entry.map(|entry| entry.file_name()));
+                    listing.entries.extend(entry.map(|entry| Entry {
+                        name: entry.file_name(),
+                        is_link: entry.file_type().is_ok_and(|kind| kind.is_symlink()),
+                    }));
                 }
             }
-            Err(_) => listing.is_whole = false,
+            // Nothing is below a file.
+            Err(error) => listing.is_whole = error.kind() == ErrorKind::NotADirectory,
         }
-        let listing = Rc::new(listing);
-        self.listings.insert(directory.as_os_str().to_owned(), Rc::clone(&listing));
         listing
     }
 }
 
-/// The names in a directory.
+/// An entry of a directory.
 #[derive(Debug)]
-struct Listing {
-    names: Vec<OsString>,
-    /// False if some of them, or all, could not be read.
-    is_whole: bool,
+struct Entry {
+    name: OsString,
+    is_link: bool,
+}
+
+impl Entry {
+    /// Returns the path of the entry, unless it is a link to a missing file.
+    fn existing(&self, parent: &Path) -> Option<PathBuf> {
+        let path = parent.join(&self.name);
+        (!self.is_link || path.exists()).then_some(path)
+    }
 }
 
 /// Replaces `~` in the path of a row.
@@ -261,19 +371,6 @@ impl<'m> Taken<'m> {
         let host = mount.host.canonicalize().unwrap_or_else(|_| mount.host.clone());
         Self { host, cell: &mount.cell }
     }
-}
-
-/// Returns the grant of a path of a row. The target of a link must end with the names of the path, so that
-/// `~/.cargo/registry` is never `~/.ssh`.
-fn grant(path: PathBuf, home: &Path, taken: &[Taken]) -> Option<MountRequest> {
-    let host = path.canonicalize().ok()?;
-    let is_same = match path.strip_prefix(home) {
-        Ok(below) => host.ends_with(below),
-        Err(_) => host == path,
-    };
-    let overlaps = |other: &Taken| touches(&other.host, &host) || touches(other.cell, &path);
-    let fits = is_same && is_shown(&path) && !taken.iter().any(overlaps);
-    fits.then_some(MountRequest { host, cell: path, access: Access::ReadOnly })
 }
 
 /// Returns true if a cell can have a mount of the host at this path.
