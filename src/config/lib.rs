@@ -155,7 +155,7 @@ pub struct Sources {
     pub origin: Origin,
     /// `cofferdam.toml`.
     pub server: Option<Document>,
-    /// Policy of the directory, else the shipped one.
+    /// Policies of the directory. If there are none, the shipped one is in force.
     pub policies: Vec<Document>,
     /// Files of the directory; the shipped ones are in force too.
     pub profiles: Vec<Document>,
@@ -174,9 +174,8 @@ pub fn sources(
         Some(path) => directory::read(path, surroundings.euid)?,
         None => directory::Files::default(),
     };
-    let policies =
-        if files.policies.is_empty() { crate::policy::shipped() } else { files.policies };
-    Ok(Sources { origin, server: files.server, policies, profiles: files.profiles })
+    let directory::Files { server, policies, profiles } = files;
+    Ok(Sources { origin, server, policies, profiles })
 }
 
 /// Finds, reads and checks the configuration. `explicit` is `--config`.
@@ -189,7 +188,11 @@ pub fn load(explicit: Option<&Path>, surroundings: &HostContext) -> Result<Loade
         true => Profiles::compiled_in(),
         false => Profiles::parse(&crate::profile::shipped(), &sources.profiles)?,
     };
-    let policy = Policy::parse(&sources.policies, &profiles)?;
+    let policy = match (sources.policies.as_slice(), sources.profiles.as_slice()) {
+        ([], []) => Policy::compiled_in(),
+        ([], _) => Policy::parse(&crate::policy::shipped(), &profiles)?,
+        (policies, _) => Policy::parse(policies, &profiles)?,
+    };
     let config = Config::parse(sources.server.as_ref(), surroundings.cores)?;
     Ok(Loaded { config, policy, profiles, origin: sources.origin })
 }

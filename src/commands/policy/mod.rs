@@ -77,6 +77,7 @@ fn check(typed: &CheckArguments, config: Option<&Path>) -> Result<u8, CliError> 
     let profiles = Profiles::parse(&config::profile::shipped(), &sources.profiles)
         .map_err(|mistake| CliError::new(mistake.to_string()))?;
     let documents = match typed.files.as_slice() {
+        [] if sources.policies.is_empty() => config::policy::shipped(),
         [] => sources.policies,
         files => check_files::documents(files)?,
     };

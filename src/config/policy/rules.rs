@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::commands;
@@ -131,7 +132,7 @@ table! {
 }
 
 /// A rule in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
     pub id: String,
     pub tools: BTreeSet<String>,
@@ -149,7 +150,7 @@ pub struct Rule {
 }
 
 /// Effect of a rule on the calls it matches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// The call runs under this profile, or under one of `choice` if the call names it. These
     /// limits lower those of the profile, and `egress` keeps only the named rules of its network.

@@ -123,6 +123,18 @@ fn a_choice_is_of_profiles_that_are_there_and_of_rules_that_allow() {
 }
 
 #[test]
+fn the_compiled_in_rules_are_those_of_the_shipped_file() {
+    let read = shipped_policy();
+    let made = postcard::to_allocvec(read.rules()).unwrap_or_else(|error| panic!("{error}"));
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/policy/prepared");
+        return std::fs::write(path, &made).unwrap_or_else(|error| panic!("{error}"));
+    }
+    assert!(made == PREPARED, "UPDATE_SNAPSHOTS=1 makes the bytes again");
+    assert_eq!(Policy::compiled_in().rules(), read.rules());
+}
+
+#[test]
 fn without_a_rule_everything_is_denied() {
     let denial = Denial {
         rule: "default-deny".to_owned(),

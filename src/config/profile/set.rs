@@ -110,7 +110,7 @@ impl Profiles {
             Some(profile) => Some(profile),
             None => {
                 // The tests parse all of these, as a profile with a mistake is missing here.
-                let mut profile = resolve(name, &shipped::chain(name.as_str())?).ok()?;
+                let mut profile = shipped::profile(name)?;
                 if let Some(tier) = self.all.tier {
                     profile = profile.in_tier(tier);
                 }

@@ -1,7 +1,14 @@
 //! Tests of compiled-in profiles that are parsed on first use.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use syscalls::{aarch64, x86_64};
+
 use super::*;
 use crate::profile::Profiles;
+use crate::profile::layer::names;
+use crate::profile::schema::{Written, WrittenCalls};
 use model::profile::{Profile, SocketName, UnixSockets};
 use model::receipt::Tier;
 
@@ -30,6 +37,46 @@ fn profiles_parsed_one_by_one_equal_those_parsed_together() {
     );
     assert_eq!(Profiles::compiled_in(), all());
     assert_ne!(Profiles::compiled_in(), all().unaccounted());
+}
+
+/// Returns the numbers of a profile's calls on one architecture.
+fn calls(chain: &[&Layer<'_>], number: impl Fn(&str) -> Option<u32>) -> Calls {
+    let numbers = |lists: fn(&Written) -> &[WrittenCalls]| -> BTreeSet<u32> {
+        let all = chain.iter().flat_map(|layer| names(lists(&layer.written)));
+        all.filter_map(|name| number(name.get_ref())).collect()
+    };
+    let allowed = numbers(|written| &written.syscalls);
+    let quiet = numbers(|written| &written.quiet);
+    let quiet = quiet.difference(&allowed).copied().collect();
+    Calls { allowed: allowed.into_iter().collect(), quiet }
+}
+
+#[test]
+fn prepared_profiles_have_the_content_of_their_files() {
+    for (name, bytes) in PREPARED {
+        let known = ProfileName::new(name).unwrap_or_else(|| panic!("well formed"));
+        let chain = chain(name).unwrap_or_else(|| panic!("{name} is shipped"));
+        let read = resolve(&known, &chain).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let on_x86_64 = |name: &str| u32::try_from(name.parse::<x86_64::Sysno>().ok()?.id()).ok();
+        // The table has the C library's name of this call.
+        let on_aarch64 = |name: &str| {
+            let name = if name == "newfstatat" { "fstatat" } else { name };
+            u32::try_from(name.parse::<aarch64::Sysno>().ok()?.id()).ok()
+        };
+        let made = Prepared {
+            profile: Profile { calls: BTreeSet::new(), quiet: BTreeSet::new(), ..read.clone() },
+            x86_64: calls(&chain, on_x86_64),
+            aarch64: calls(&chain, on_aarch64),
+        };
+        let made = postcard::to_allocvec(&made).unwrap_or_else(|error| panic!("{error}"));
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("profile/prepared").join(name);
+            std::fs::write(path, &made).unwrap_or_else(|error| panic!("{error}"));
+            continue;
+        }
+        assert!(made == bytes, "{name}: UPDATE_SNAPSHOTS=1 makes its bytes again");
+        assert_eq!(profile(&known), Some(read));
+    }
 }
 
 #[test]

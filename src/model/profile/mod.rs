@@ -24,14 +24,16 @@ use std::sync::Arc;
 pub use arguments::HELD_DESCRIPTOR;
 pub use sockets::{SOCKETS_DIRECTORY, SocketName, UnixSockets};
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::{Argv, Cwd, Env};
 use crate::egress::{Egress, EgressRule, NetworkClass};
 use crate::job::Limits;
 use crate::receipt::Tier;
 use name::ProfileName;
 
-/// A profile with every value absolute and bounded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A profile with every value absolute and bounded. Its bytes have what a file can set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     pub name: ProfileName,
     pub description: String,
@@ -49,6 +51,7 @@ pub struct Profile {
     /// The host sockets that a cell may connect to.
     pub unix_sockets: UnixSockets,
     /// The sockets that the operator named at start; empty if `unix_sockets` forbids them.
+    #[serde(skip)]
     pub granted_sockets: Vec<SocketName>,
     /// Numbers of the allowed system calls; `floor` adds conditions to some.
     pub calls: BTreeSet<u32>,
@@ -59,15 +62,20 @@ pub struct Profile {
     pub limits: Limits,
     pub requires: Requires,
     /// The tier of its cells, set by the operator and never by a file.
+    #[serde(skip)]
     pub tier: Tier,
     /// Terminal of its only call, if the operator runs one interactively; never set by a file.
+    #[serde(skip)]
     pub terminal: Option<TerminalSize>,
     /// Author of commits, in the cell's `/etc/gitconfig` if a directory is granted.
+    #[serde(skip)]
     pub git_identity: Option<GitIdentity>,
     /// Files with functions for the scripts of a project, below [`SCRIPTS`]; never set by a file.
+    #[serde(skip)]
     pub script_sdk: &'static [(&'static str, &'static str)],
     /// Files in [`TRUST`], by name, by which cells trust the gateway's authority; never set by a
     /// file.
+    #[serde(skip)]
     pub trust: Vec<(&'static str, Arc<[u8]>)>,
 }
 
@@ -202,7 +210,7 @@ impl Profile {
 }
 
 /// A command that all jobs of a profile share except for their input.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ahead {
     pub argv: Argv,
     pub env: Env,
@@ -216,7 +224,7 @@ impl Ahead {
 }
 
 /// A host path in the cell, always read-only, nosuid and nodev.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPath {
     /// Absolute path on the host.
     pub host: PathBuf,
@@ -227,7 +235,7 @@ pub struct HostPath {
     pub presence: Presence,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathKind {
     /// A file, or a directory with everything below it.
     Tree,
@@ -235,14 +243,14 @@ pub enum PathKind {
     Program,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Presence {
     Required,
     Optional,
 }
 
 /// Programs that a cell may execute.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exec {
     /// Any program in the cell.
     Any,
@@ -251,7 +259,7 @@ pub enum Exec {
 }
 
 /// Contents of `/proc` in the cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcView {
     /// A procfs of the cell's pid namespace, with host information removed or replaced.
     Own,
@@ -270,7 +278,7 @@ impl ProcView {
 }
 
 /// Socket families that a profile may grant (socket(2)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Family {
     /// Local sockets (unix(7)).
     Unix,
@@ -292,7 +300,7 @@ impl Family {
 }
 
 /// Features of the host that the profile requires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requires {
     /// Minimum Landlock ABI (at least 2).
     pub landlock_abi: u32,

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::Profile;
 use super::name::is_word;
 
@@ -12,7 +14,7 @@ pub const SOCKETS_DIRECTORY: &str = "/tmp/mcp-sockets";
 const SKILLS: &str = "skills";
 
 /// Sockets named by the operator that a profile's cells may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnixSockets {
     /// No sockets: the cell cannot connect to the host.
     None,
