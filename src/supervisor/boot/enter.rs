@@ -199,7 +199,7 @@ fn greet(
     if let Some((profile, workspace)) = first {
         supervisor.build_first(&profile, workspace);
     }
-    supervisor.tell(&ready, None);
+    supervisor.send(&ready, None);
     Ok(supervisor)
 }
 

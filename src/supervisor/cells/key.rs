@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use cell::Design;
 use cell::ids::CellIds;
 use model::job::{ProfileName, Workspace};
+use model::outcome::Failure;
 
 /// Number of a key in the table; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,6 +71,31 @@ impl Keys {
     /// Returns the design of a key if it is usable.
     pub(crate) fn design(&self, id: KeyId) -> Option<&Design> {
         self.get(id)?.design.as_ref().ok()
+    }
+
+    /// Returns the key that a frame names.
+    ///
+    /// # Errors
+    /// There is no such key, or no cell of it can be made here.
+    pub(crate) fn usable(
+        &self,
+        profile: &ProfileName,
+        workspace: Workspace,
+    ) -> Result<KeyId, Failure> {
+        let Some(id) = self.find(profile, workspace) else {
+            let why = format!("no profile `{profile}` with that workspace");
+            return Err(Failure::Refused { why });
+        };
+        match self.get(id).and_then(|key| key.design.as_ref().err()) {
+            None => Ok(id),
+            Some(Unusable { missing_program: Some(program), .. }) => {
+                Err(Failure::NotFound { program: program.clone() })
+            }
+            Some(Unusable { why, .. }) => {
+                let why = format!("profile `{profile}` cannot be used here: {why}");
+                Err(Failure::Refused { why })
+            }
+        }
     }
 
     /// Returns the first key with this profile and workspace.

@@ -96,8 +96,13 @@ impl Pool {
         self.pooled.contains_key(&slot)
     }
 
-    pub(crate) fn put(&mut self, slot: Slot, pooled: PooledCell) {
-        self.pooled.insert(slot, pooled);
+    pub(crate) fn put(&mut self, pooled: PooledCell) {
+        self.pooled.insert(pooled.cell.slot, pooled);
+    }
+
+    /// Ends a cell, which stays here until it is reaped. Returns false if the slot has no cell of the pool.
+    pub(crate) fn end(&mut self, slot: Slot) -> bool {
+        self.pooled.get_mut(&slot).map(PooledCell::end).is_some()
     }
 
     /// Returns an idle cell of `key` for a job: preferably one with its program running, and the
@@ -167,9 +172,9 @@ impl Pool {
     }
 
     /// Counts a job that got its cell.
-    pub(crate) fn got(&mut self, got: PoolHit) {
+    pub(crate) fn count_hit(&mut self, hit: PoolHit) {
         let counts = &mut self.counts;
-        match got {
+        match hit {
             PoolHit::Program => {
                 counts.warm += 1;
                 counts.ahead += 1;

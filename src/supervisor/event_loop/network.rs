@@ -1,28 +1,52 @@
-//! The network of cells, as the loop has it: opened at the gateway, begun, tallied and closed.
+//! The network of cells: which can be used, and what of it the gateway serves.
 
-use std::os::fd::AsFd;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::poll::PollFlags;
 
 use super::gateway::{GatewayLink, GatewayState, Readiness, no_gateway};
-use super::supervisor::Supervisor;
-use crate::cells::cell::NetworkEnds;
-use crate::cells::key::KeyId;
+use super::outbox::Outbox;
+use crate::cells::cell::{Cell, NetworkEnds};
+use cell::Design;
 use cell::slot::Slot;
 use model::egress::Only;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
-use model::outcome::{Ended, Failure, Outcome};
+use model::job::ProfileName;
+use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId, Event};
 use sys::socket::{self, PacketWait};
 
-/// Frames of the gateway that are read in a row.
-const FRAMES: usize = 64;
+/// The gateway, if one was started, and the profiles by which it knows the rules of cells.
+#[derive(Debug)]
+pub(crate) struct Network {
+    gateway: Option<GatewayLink>,
+    /// Names of all profiles, in the order in which the gateway has them too.
+    profiles: Vec<ProfileName>,
+}
 
-impl Supervisor {
-    /// Returns whether cells of a key can have a job. Cells with egress can only while the gateway serves.
-    pub(super) fn readiness(&self, key: KeyId) -> Readiness {
-        if self.keys.design(key).is_none_or(|design| design.network.is_none()) {
+impl Network {
+    pub(super) fn new(gateway: Option<Arc<OwnedFd>>, profiles: Vec<ProfileName>) -> Self {
+        Self { gateway: gateway.map(GatewayLink::new), profiles }
+    }
+
+    /// Returns the link to a gateway that is alive, and the events to wait for.
+    pub(super) fn link(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let gateway = self.gateway.as_ref()?;
+        Some((gateway.descriptor()?, gateway.interest()))
+    }
+
+    /// Returns the soonest instant at which something is due.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.gateway.as_ref().and_then(GatewayLink::next_deadline)
+    }
+
+    /// Returns whether cells of a design can have a job. Cells with egress can only while the gateway serves.
+    pub(super) fn readiness(&self, design: Option<&Design>) -> Readiness {
+        if design.is_none_or(|design| design.network.is_none()) {
             return Readiness::Ready;
         }
         match self.gateway.as_ref().map(|gateway| &gateway.state) {
@@ -33,26 +57,35 @@ impl Supervisor {
         }
     }
 
-    /// Refuses a job of a key whose gateway is dead.
-    pub(super) fn check_gateway(&self, key: KeyId) -> Result<(), Failure> {
-        match self.readiness(key) {
+    /// Refuses a job whose cells need a gateway that is dead.
+    pub(super) fn check(&self, design: Option<&Design>) -> Result<(), Failure> {
+        match self.readiness(design) {
             Readiness::Ready | Readiness::Starting => Ok(()),
             Readiness::Dead(why) => Err(no_gateway(&why)),
         }
     }
 
-    /// Gives the gateway the network of a cell.
+    /// Takes what a new cell has reported of its network, and gives it to the gateway.
     ///
     /// # Errors
-    /// What sending said; the cell is of no use then.
-    pub(super) fn open_network(
+    /// The errno of sending; the cell cannot be used then.
+    pub(super) fn take_from(
         &mut self,
-        slot: Slot,
-        key: KeyId,
-        ends: &NetworkEnds,
+        cell: &mut Cell,
+        profile: Option<&ProfileName>,
     ) -> Result<(), Errno> {
-        let name = self.keys.get(key).map(|key| key.profile.clone()).ok_or(Errno::ENOENT)?;
-        let profile = self.profiles.iter().position(|profile| *profile == name);
+        if let (Some(links), Some(gateway)) = (cell.network.links.take(), &mut self.gateway) {
+            gateway.links.insert(cell.slot.number(), links);
+        }
+        match cell.network.take_whole() {
+            Some(ends) => self.open(cell.slot, profile.ok_or(Errno::ENOENT)?, &ends),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the gateway the network of a cell.
+    fn open(&mut self, slot: Slot, name: &ProfileName, ends: &NetworkEnds) -> Result<(), Errno> {
+        let profile = self.profiles.iter().position(|profile| profile == name);
         let profile = profile.and_then(|index| u16::try_from(index).ok()).ok_or(Errno::ENOENT)?;
         let gateway = self.gateway.as_mut().ok_or(Errno::EPIPE)?;
         let cell = CellKey { slot: u32::from(slot.number()), generation: gateway.next };
@@ -67,7 +100,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The reason for refusing the call.
-    pub(super) fn begin_network(
+    pub(super) fn begin(
         &mut self,
         slot: Slot,
         call: CallId,
@@ -80,7 +113,7 @@ impl Supervisor {
     }
 
     /// Asks for the tally of a call that has ended. Returns the end if it can be reported at once.
-    pub(super) fn ask_network(&mut self, call: CallId, ended: Ended) -> Option<Ended> {
+    pub(super) fn ask(&mut self, call: CallId, ended: Ended) -> Option<Ended> {
         match &mut self.gateway {
             Some(gateway) => gateway.ask(call, ended),
             None => Some(ended),
@@ -88,7 +121,7 @@ impl Supervisor {
     }
 
     /// Reports to the gateway that the cell of a slot has ended.
-    pub(super) fn close_network(&mut self, slot: Slot) {
+    pub(super) fn close(&mut self, slot: Slot) {
         let Some(gateway) = &mut self.gateway else { return };
         if let Some(cell) = gateway.forget(slot) {
             // The gateway sees the end of the cell's lifeline as well.
@@ -96,78 +129,49 @@ impl Supervisor {
         }
     }
 
-    /// Reads what the gateway has sent.
-    pub(super) fn read_gateway(&mut self) {
-        let mut buffer = self.room();
-        // Bounded: a cell that is denied much, or a worker that was taken over, must not keep all others waiting.
-        for _ in 0..FRAMES {
-            buffer.clear();
-            let Some(gateway) = &mut self.gateway else { break };
-            let Some(link) = gateway.descriptor() else { break };
-            match socket::receive_into(link, &mut buffer, PacketWait::No) {
-                Err(Errno::EAGAIN) => break,
-                Ok(received) if received.bytes > 0 => {}
-                Ok(_) | Err(_) => gateway.die("its process has ended"),
-            }
-            let frame = wire::decode::<FromGateway>(&buffer);
-            let over = frame.ok().and_then(|frame| gateway.hear(frame));
-            for (cell, call, connection) in std::mem::take(&mut gateway.connections) {
-                // A slow front end gets fewer lines, and the number of those left out.
-                match self.outbox.has_room_for_records() {
-                    true => self.tell(&Event::Connection { call, connection }, None),
-                    false => self.leave_out(cell),
-                }
-            }
-            if let Some((call, ended)) = over {
-                self.tell_end(call, ended);
+    /// Reads one frame of the gateway into `buffer`, and passes on the connections that it reports. Continues with
+    /// the call that has its tally now, and breaks if there is no frame.
+    pub(super) fn read(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        outbox: &mut Outbox,
+    ) -> ControlFlow<(), Option<(CallId, Ended)>> {
+        let Some(gateway) = &mut self.gateway else { return ControlFlow::Break(()) };
+        let Some(link) = gateway.descriptor() else { return ControlFlow::Break(()) };
+        match socket::receive_into(link, buffer, PacketWait::No) {
+            Err(Errno::EAGAIN) => return ControlFlow::Break(()),
+            Ok(received) if received.bytes > 0 => {}
+            Ok(_) | Err(_) => {
+                gateway.die("its process has ended");
+                return ControlFlow::Break(());
             }
         }
-        self.buffer = buffer;
-        self.end_lost();
-        self.refuse_without_gateway();
-    }
-
-    fn leave_out(&mut self, cell: CellKey) {
-        if let Some(gateway) = &mut self.gateway {
-            gateway.left_out(cell);
-        }
-    }
-
-    /// Ends the calls that have lost their network.
-    fn end_lost(&mut self) {
-        let lost = self.gateway.as_mut().map(GatewayLink::take_lost).unwrap_or_default();
-        for (call, why) in lost {
-            self.stop(call, Outcome::Failed(Failure::Network { why }));
-        }
-    }
-
-    /// Answers for the calls whose tally did not come in time.
-    pub(super) fn pass_gateway_deadlines(&mut self, now: Instant) {
-        if let Some(gateway) = &mut self.gateway {
-            gateway.send_waiting();
-        }
-        let over = self.gateway.as_mut().map(|gateway| gateway.overdue(now)).unwrap_or_default();
-        let any = !over.is_empty();
-        over.into_iter().for_each(|(call, ended)| self.tell_end(call, ended));
-        self.end_lost();
-        if any || self.gateway.as_ref().is_some_and(|gateway| gateway.descriptor().is_none()) {
-            self.refuse_without_gateway();
-        }
-    }
-
-    /// Refuses the jobs that wait for cells with egress, if the gateway is dead.
-    fn refuse_without_gateway(&mut self) {
-        let mut place = 0;
-        while let Some(ready) = self.queue.get(place) {
-            let call = ready.start.call;
-            let key = ready.key;
-            match self.check_gateway(key) {
-                Ok(()) => place += 1,
-                Err(failure) => {
-                    drop(self.queue.remove(place));
-                    self.end(call, Ended::failed(failure));
-                }
+        let frame = wire::decode::<FromGateway>(buffer);
+        let over = frame.ok().and_then(|frame| gateway.hear(frame));
+        for (cell, call, connection) in std::mem::take(&mut gateway.connections) {
+            // A slow front end gets fewer lines, and the number of those left out.
+            match outbox.has_room_for_records() {
+                true => outbox.send(&Event::Connection { call, connection }, None),
+                false => gateway.left_out(cell),
             }
         }
+        ControlFlow::Continue(over)
+    }
+
+    /// Takes out the calls that run and have lost their network, with the reason.
+    pub(super) fn take_lost(&mut self) -> Vec<(CallId, String)> {
+        self.gateway.as_mut().map(GatewayLink::take_lost).unwrap_or_default()
+    }
+
+    /// Sends frames that wait, and takes out the calls whose tally did not come in time.
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<(CallId, Ended)> {
+        let Some(gateway) = &mut self.gateway else { return Vec::new() };
+        gateway.send_waiting();
+        gateway.overdue(now)
+    }
+
+    /// Returns whether a gateway was started and has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.gateway.as_ref().is_some_and(|gateway| gateway.descriptor().is_none())
     }
 }

@@ -8,6 +8,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout, poll};
 
 use crate::cells::streams::FarEnds;
+use cell::report::raw;
+use model::log;
+use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId, Event, WireError};
 use sys::socket;
 
@@ -15,8 +18,8 @@ use sys::socket;
 /// fills its own queue, not this process.
 const MAX_WAITING: usize = 1024;
 
-/// With this many frames waiting, those that are only for the record are left out: a cell can make more of them than any
-/// front end writes down.
+/// With this many frames waiting, those that are only for the record are left out: a cell can cause
+/// more of them than any front end writes down.
 const MAX_BEFORE_RECORDS: usize = 256;
 
 /// An error for which no call, cell or session is to blame: the process ends, and with it every cell.
@@ -29,16 +32,16 @@ pub(super) struct Fatal {
 /// Failures of the link in a row that are waited out: one may be of a moment without memory.
 pub(super) const MAX_FAILURES: u8 = 8;
 
-/// A wait where the kernel refuses to look at all descriptors at once.
-pub(super) const PAUSE: Duration = Duration::from_millis(10);
+/// Time until a failed call of the kernel is made again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The result of sending the frames that waited.
 #[derive(Debug)]
 pub(crate) enum Flushed {
     /// They are sent, or wait on.
     Fine,
-    /// This call's pipes cannot be sent, for this reason; its frame is dropped.
-    Undeliverable(CallId, Errno),
+    /// The start of this call cannot be sent, for this reason; its frame is dropped.
+    Undeliverable(CallId, Failure),
 }
 
 /// Frames on their way out.
@@ -46,8 +49,8 @@ pub(crate) enum Flushed {
 pub(crate) struct Outbox {
     pub link: OwnedFd,
     waiting: VecDeque<Outgoing>,
-    /// Calls whose pipes could not be sent.
-    undeliverable: VecDeque<(CallId, Errno)>,
+    /// Calls whose start could not be sent.
+    undeliverable: VecDeque<(CallId, Failure)>,
     /// The next attempt, where the link had room and took nothing.
     retry: Option<Instant>,
     /// How often it did so in a row for no want of memory, and what it said last.
@@ -68,15 +71,62 @@ impl Outbox {
         }
     }
 
+    /// Reports an event, with the pipes of the call it starts. It is sent now, or when the link has room for it.
+    pub(crate) fn send(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) {
+        if let Err(error) = self.push(event, ends) {
+            tracing::warn!(%error, "an event is left out");
+            self.replace(event);
+        }
+        // Answers do not wait for the rest of this turn; failures are handled at its end.
+        self.send_early();
+    }
+
+    /// Handles an event that no frame can hold: ends its call, and no other.
+    fn replace(&mut self, event: &Event) {
+        let failed = |step: &str| setup(step, Errno::EMSGSIZE);
+        let instead = match event {
+            // The operator can have more groups than a frame has bytes for.
+            Event::Started { call, .. } => {
+                let failure = failed("telling what the cell has");
+                return self.undeliverable.push_back((*call, failure));
+            }
+            // Too many profiles with long reasons; each call under them is answered with its reason.
+            Event::Ready(ready) => {
+                Event::Ready(wire::Ready { unusable: Vec::new(), ..ready.clone() })
+            }
+            Event::Ended { call, .. } => {
+                let ended = Ended::failed(failed("telling how the call ended"));
+                Event::Ended { call: *call, ended }
+            }
+            // Their length is bounded far below a frame's.
+            Event::Unable(_)
+            | Event::Forgotten { .. }
+            | Event::Room { .. }
+            | Event::Input { .. }
+            | Event::Connection { .. }
+            | Event::Logged { .. } => return,
+        };
+        if let Err(error) = self.push(&instead, None) {
+            tracing::error!(%error, "an event is lost");
+        }
+    }
+
+    /// Adds the log lines since the last time, for the front end to write: this process has no streams.
+    pub(super) fn add_log_lines(&mut self) {
+        let lines = log::take();
+        if lines.is_empty() {
+            return;
+        }
+        if let Err(error) = self.push(&Event::Logged { lines }, None) {
+            tracing::debug!(%error, "log lines are lost");
+        }
+    }
+
     /// Keeps a frame until the link takes it.
     ///
     /// # Errors
     /// No frame can hold the event.
-    pub(crate) fn push(
-        &mut self,
-        event: &Event,
-        ends: Option<(CallId, FarEnds)>,
-    ) -> Result<(), WireError> {
+    fn push(&mut self, event: &Event, ends: Option<(CallId, FarEnds)>) -> Result<(), WireError> {
         self.waiting.push_back((wire::encode(event)?, ends));
         Ok(())
     }
@@ -118,18 +168,20 @@ impl Outbox {
                 Err(Errno::EPIPE | Errno::ECONNRESET) => self.waiting.clear(),
                 // The kernel has no memory for it now, which is no reason to lose it.
                 Err(Errno::ENOBUFS | Errno::ENOMEM) => {
-                    self.retry = Some(Instant::now() + PAUSE);
+                    self.retry = Some(Instant::now() + RETRY_INTERVAL);
                     return;
                 }
                 // ETOOMANYREFS: a cell of our uid has as many descriptors on their way as the
                 // user may have (unix(7)). Only that call ends.
                 Err(errno) if !fds.is_empty() => {
                     let call = self.waiting.pop_front().and_then(|(_, ends)| ends);
-                    self.undeliverable.extend(call.map(|(call, _ends)| (call, errno)));
+                    tracing::warn!(%errno, "a call's streams could not be sent");
+                    let failure = setup("sending the program's streams", errno);
+                    self.undeliverable.extend(call.map(|(call, _ends)| (call, failure)));
                 }
                 Err(errno) => {
                     self.failures = (self.failures.0.saturating_add(1), errno);
-                    self.retry = Some(Instant::now() + PAUSE);
+                    self.retry = Some(Instant::now() + RETRY_INTERVAL);
                     return;
                 }
             }
@@ -142,8 +194,8 @@ impl Outbox {
     /// The link takes nothing, time and again.
     pub(crate) fn flush(&mut self) -> Result<Flushed, Fatal> {
         self.send_early();
-        if let Some((call, errno)) = self.undeliverable.pop_front() {
-            return Ok(Flushed::Undeliverable(call, errno));
+        if let Some((call, failure)) = self.undeliverable.pop_front() {
+            return Ok(Flushed::Undeliverable(call, failure));
         }
         match self.failures {
             (MAX_FAILURES.., errno) => Err(Fatal { what: "the link takes no frame", errno }),
@@ -152,9 +204,14 @@ impl Outbox {
     }
 }
 
+/// Returns the failure of a call at a step of the supervisor's.
+fn setup(step: &str, errno: Errno) -> Failure {
+    Failure::Setup { step: step.to_owned(), errno: raw(errno) }
+}
+
 /// Waits a little.
 pub(super) fn pause() {
-    let time = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);
+    let time = PollTimeout::try_from(RETRY_INTERVAL).unwrap_or(PollTimeout::ZERO);
     // Cut short by a signal it is a shorter pause.
     poll(&mut [], time).unwrap_or_default();
 }

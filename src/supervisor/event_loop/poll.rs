@@ -10,7 +10,6 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::outbox::pause;
-use super::supervisor::Supervisor;
 use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
 use cell::slot::Slot;
@@ -36,19 +35,19 @@ pub(super) enum Source {
 
 /// The descriptors that the loop waits for.
 #[derive(Debug, Default)]
-struct List<'a> {
+pub(super) struct PollList<'a> {
     tokens: Vec<Token>,
     descriptors: Vec<PollFd<'a>>,
 }
 
-impl<'a> List<'a> {
-    fn add(&mut self, token: Token, fd: BorrowedFd<'a>, flags: PollFlags) {
+impl<'a> PollList<'a> {
+    pub(super) fn add(&mut self, token: Token, fd: BorrowedFd<'a>, flags: PollFlags) {
         self.tokens.push(token);
         self.descriptors.push(PollFd::new(fd, flags));
     }
 
     /// Adds the descriptors of a cell; its end comes last, when all that it reported before has been read.
-    fn add_cell(&mut self, cell: &'a Cell, shell: Option<&'a Shell>) {
+    pub(super) fn add_cell(&mut self, cell: &'a Cell, shell: Option<&'a Shell>) {
         let report = shell.and_then(Shell::report).map(AsFd::as_fd);
         let sources = [
             (Source::Job, cell.listens(CellSocket::Job).then(|| cell.job.as_fd())),
@@ -64,14 +63,27 @@ impl<'a> List<'a> {
         }
     }
 
+    /// Waits until something happens, at most for `timeout`; returns what happened. It cannot fail: where the kernel
+    /// has no memory for all descriptors, or the operator allows fewer than are open, each is polled by itself.
+    pub(super) fn wait(mut self, timeout: PollTimeout) -> Vec<(Token, PollFlags)> {
+        match poll(&mut self.descriptors, timeout) {
+            Ok(_) => self.happened(),
+            Err(Errno::EINTR) => Vec::new(),
+            Err(errno) => {
+                tracing::debug!(%errno, "descriptors are looked at one by one");
+                self.one_by_one()
+            }
+        }
+    }
+
     fn happened(&self) -> Vec<(Token, PollFlags)> {
         let flags = self.descriptors.iter().map(|one| one.revents().unwrap_or(PollFlags::empty()));
         let all = self.tokens.iter().copied().zip(flags);
         all.filter(|(_, flags)| !flags.is_empty()).collect()
     }
 
-    /// Looks at one after the other, which takes no memory of the kernel and no room below RLIMIT_NOFILE;
-    /// pauses where nothing has happened.
+    /// Polls one after the other, which takes no memory of the kernel and no room below RLIMIT_NOFILE; pauses
+    /// where nothing has happened.
     fn one_by_one(&mut self) -> Vec<(Token, PollFlags)> {
         for one in &mut self.descriptors {
             // A descriptor that cannot be polled now is polled in the next turn.
@@ -82,37 +94,5 @@ impl<'a> List<'a> {
             pause();
         }
         happened
-    }
-}
-
-impl Supervisor {
-    /// Waits until something happens or something is due; returns what happened. It cannot fail: where
-    /// the kernel has no memory for all descriptors, or the operator allows fewer than are open, each
-    /// is looked at by itself.
-    pub(super) fn wait(&self) -> Vec<(Token, PollFlags)> {
-        let mut list = List::default();
-        list.add(Token::Link, self.outbox.link.as_fd(), self.outbox.interest());
-        if let Some(gateway) = &self.gateway
-            && let Some(link) = gateway.descriptor()
-        {
-            list.add(Token::Gateway, link, gateway.interest());
-        }
-        for cell in self.pool.cells() {
-            list.add_cell(cell, None);
-        }
-        for running in self.calls.values() {
-            list.add_cell(&running.cell, None);
-        }
-        for shell in self.sessions.shells() {
-            list.add_cell(&shell.cell, Some(shell));
-        }
-        match poll(&mut list.descriptors, self.timeout()) {
-            Ok(_) => list.happened(),
-            Err(Errno::EINTR) => Vec::new(),
-            Err(errno) => {
-                tracing::debug!(%errno, "descriptors are looked at one by one");
-                list.one_by_one()
-            }
-        }
     }
 }

@@ -3,48 +3,43 @@
 //! *Invariant:* no error of one call, cell or session ends the loop. A failure of one of them ends that
 //! one, with its reason; [`Fatal`] is made of no errno by `?`, and so is never returned by accident.
 
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::poll::{PollFlags, PollTimeout};
 
-use super::gateway::GatewayLink;
-use super::outbox::{Fatal, MAX_FAILURES, pause};
-use super::poll::{Source, Token};
-use super::supervisor::{Owner, Supervisor};
+use super::cell_supply::Owner;
+use super::front_end::Incoming;
+use super::outbox::Fatal;
+use super::poll::{PollList, Source, Token};
+use super::supervisor::Supervisor;
 use crate::cells::bare;
 use crate::cells::dying::TurnBudget;
-use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::running::{CallEvent, Running};
-use crate::sessions::shell::Shell;
-use cell::report::raw;
 use cell::slot::Slot;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
-use model::wire::{self, CallId, FRAME_BYTES, Request};
-use sys::process;
-use sys::socket::{self, PacketWait};
+use model::wire::{CallId, Request};
+use sys::socket::Received;
 
-/// The state of the front end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FrontEnd {
-    There,
-    Gone,
-}
+/// Frames of the gateway that are read in a row.
+const MAX_GATEWAY_FRAMES: usize = 64;
 
 /// Serves until the front end is gone; then every cell dies with this process.
 pub(crate) fn run(supervisor: &mut Supervisor) {
     loop {
         match supervisor.turn() {
-            Ok(FrontEnd::There) => {}
-            Ok(FrontEnd::Gone) => break,
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => break,
             Err(Fatal { what, errno }) => {
                 tracing::error!(%errno, "{what}: the supervisor ends, and with it every cell");
-                supervisor.last_lines();
+                supervisor.front_end.outbox.add_log_lines();
+                supervisor.front_end.outbox.send_early();
                 break;
             }
         }
     }
-    if let Some(domain) = supervisor.shared.domain
+    if let Some(domain) = supervisor.supply.shared.domain
         && let Err(errno) = bare::end_all(domain)
     {
         // Inits see the end of their sockets, and end their cells.
@@ -53,14 +48,14 @@ pub(crate) fn run(supervisor: &mut Supervisor) {
 }
 
 impl Supervisor {
-    /// Waits for one round of events and serves it.
-    fn turn(&mut self) -> Result<FrontEnd, Fatal> {
+    /// Waits for one round of events and serves it. Breaks if the front end is gone.
+    fn turn(&mut self) -> Result<ControlFlow<()>, Fatal> {
         for (token, flags) in self.wait() {
             match token {
                 Token::Link => {
                     let reads = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
-                    if flags.intersects(reads) && self.read_link()? == FrontEnd::Gone {
-                        return Ok(FrontEnd::Gone);
+                    if flags.intersects(reads) && self.read_link()?.is_break() {
+                        return Ok(ControlFlow::Break(()));
                     }
                 }
                 Token::Gateway => self.read_gateway(),
@@ -69,212 +64,173 @@ impl Supervisor {
         }
         self.pass_deadlines(Instant::now());
         self.dispatch();
-        self.tell_lines();
+        self.front_end.outbox.add_log_lines();
         self.flush()?;
-        Ok(FrontEnd::There)
+        Ok(ControlFlow::Continue(()))
     }
 
-    pub(super) fn timeout(&self) -> PollTimeout {
+    /// Waits until something happens or something is due; returns what happened.
+    fn wait(&self) -> Vec<(Token, PollFlags)> {
+        let mut list = PollList::default();
+        let outbox = &self.front_end.outbox;
+        list.add(Token::Link, outbox.link.as_fd(), outbox.interest());
+        if let Some((link, interest)) = self.network.link() {
+            list.add(Token::Gateway, link, interest);
+        }
+        for cell in self.supply.pool.cells() {
+            list.add_cell(cell, None);
+        }
+        for running in self.calls.values() {
+            list.add_cell(&running.cell, None);
+        }
+        for shell in self.sessions.shells() {
+            list.add_cell(&shell.cell, Some(shell));
+        }
+        list.wait(self.timeout())
+    }
+
+    /// Returns the time until the next deadline.
+    fn timeout(&self) -> PollTimeout {
         let calls = self.calls.values().filter_map(Running::next_deadline);
-        // A look that could build nothing is no reason to wake: what makes it possible is an event.
-        let refill = self.pool.refill(self.load()).filter(|_| self.can_refill());
-        let sessions = self.sessions.next_deadline();
-        let gateway = self.gateway.as_ref().and_then(GatewayLink::next_deadline);
-        let others = self.pool.next_deadline().into_iter().chain(self.outbox.retry());
-        let others = others.chain(gateway).chain(self.next_refresh());
-        let next = calls.chain(others).chain(refill).chain(sessions).min();
-        let Some(next) = next else { return PollTimeout::NONE };
+        let pool = &self.supply.pool;
+        // A check that could build nothing is no reason to wake: an event makes it possible.
+        let refill = pool.refill(self.load()).filter(|_| self.can_refill());
+        let others = [
+            pool.next_deadline(),
+            refill,
+            self.sessions.next_deadline(),
+            self.network.next_deadline(),
+            self.front_end.outbox.retry(),
+            self.next_refresh(),
+        ];
+        let Some(next) = calls.chain(others.into_iter().flatten()).min() else {
+            return PollTimeout::NONE;
+        };
         // Rounded up: a timeout of 0 would spin until the instant has come.
         let wait = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
     }
 
-    /// Takes one frame.
-    fn read_link(&mut self) -> Result<FrontEnd, Fatal> {
-        let mut buffer = self.room();
-        let read = self.read_frame(&mut buffer);
-        self.buffer = buffer;
-        match read {
-            Ok(there) => {
-                self.unread = 0;
-                Ok(there)
-            }
-            Err(errno) if self.unread >= MAX_FAILURES => {
-                Err(Fatal { what: "the link cannot be read", errno })
-            }
-            Err(errno) => {
-                self.unread += 1;
-                tracing::warn!(%errno, "the link could not be read");
-                pause();
-                Ok(FrontEnd::There)
+    /// Serves one frame of the front end. Breaks if it is gone.
+    fn read_link(&mut self) -> Result<ControlFlow<()>, Fatal> {
+        match self.front_end.read(&mut self.buffer)? {
+            Incoming::Nothing => {}
+            Incoming::Gone => return Ok(ControlFlow::Break(())),
+            Incoming::Request(request, received) => self.serve(request, received),
+            Incoming::CutOff(call) => {
+                if !self.knows(call) {
+                    let failure = Failure::Busy { what: "descriptors".to_owned() };
+                    self.end(call, Ended::failed(failure));
+                }
             }
         }
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Takes the buffer for a frame or a report out of `self`. The caller puts it back.
-    pub(super) fn room(&mut self) -> Vec<u8> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        buffer.reserve_exact(FRAME_BYTES);
-        buffer
-    }
-
-    /// Takes one frame; fails where the link does, for no call is to blame for that.
-    fn read_frame(&mut self, buffer: &mut Vec<u8>) -> Result<FrontEnd, Errno> {
-        let received = match socket::receive_into(&self.outbox.link, buffer, PacketWait::No) {
-            Err(Errno::EAGAIN) => return Ok(FrontEnd::There),
-            // A front end that died with frames unread resets the link (unix(7)).
-            Err(Errno::ECONNRESET) => return Ok(FrontEnd::Gone),
-            result => result?,
-        };
-        if received.bytes == 0 {
-            // The end, or a frame with nothing in it: recvmsg(2) says the same of both.
-            let open = process::is_open(&self.outbox.link)?;
-            return Ok(if open { FrontEnd::There } else { FrontEnd::Gone });
-        }
-        if received.cut {
-            self.cut(buffer);
-            return Ok(FrontEnd::There);
-        }
-        match wire::decode::<Request>(buffer) {
-            Ok(Request::Start(start)) => self.take(start, received),
-            Ok(Request::Cancel { call }) => self.stop(call, Outcome::Cancelled),
-            Ok(Request::OutputLimit { call }) => {
-                self.stop(call, Outcome::Limit(LimitKind::Output));
+    fn serve(&mut self, request: Request, received: Received) {
+        match request {
+            Request::Start(start) => self.take(start, received),
+            Request::Cancel { call } => self.stop(call, Outcome::Cancelled),
+            Request::OutputLimit { call } => self.stop(call, Outcome::Limit(LimitKind::Output)),
+            Request::Signal { call, signal } => self.signal(call, signal),
+            Request::AskInput { call, number } => {
+                if let Some(shell) = self.sessions.shell_of_call(call) {
+                    shell.ask_input(call, number);
+                }
             }
-            Ok(Request::Signal { call, signal }) => self.signal(call, signal),
-            Ok(Request::AskInput { call, number }) => self.ask_input(call, number),
-            Ok(Request::Restart { session }) => self.restart(session),
-            Ok(Request::Forget { session }) => self.forget(session),
-            Ok(Request::MakeRoom { number, profile, workspace, from }) => {
+            Request::Restart { session } => {
+                if let Some(shell) = self.sessions.shell_mut(session) {
+                    shell.end(Instant::now());
+                }
+            }
+            Request::Forget { session } => self.forget(session),
+            Request::MakeRoom { number, profile, workspace, from } => {
                 self.make_room(number, &profile, workspace, &from);
             }
-            // An undecodable frame names no call: drop it.
-            Err(_) => {}
         }
-        Ok(FrontEnd::There)
     }
 
-    /// Handles a truncated frame, whose descriptors are closed. If only descriptors are missing, because
-    /// this process has no free numbers, the job is answered with a failure, as its caller waits.
-    fn cut(&mut self, bytes: &[u8]) {
-        if let Ok(Request::Start(start)) = wire::decode::<Request>(bytes)
-            && !self.knows(start.call)
-        {
-            let failure = Failure::Busy { what: "descriptors".to_owned() };
-            self.end(start.call, Ended::failed(failure));
+    /// Reads what the gateway has sent.
+    fn read_gateway(&mut self) {
+        // Bounded: a cell that is denied much, or a worker that was taken over, must not keep all others waiting.
+        for _ in 0..MAX_GATEWAY_FRAMES {
+            let read = self.network.read(&mut self.buffer, &mut self.front_end.outbox);
+            let ControlFlow::Continue(over) = read else { break };
+            if let Some((call, ended)) = over {
+                self.report_end(call, ended);
+            }
+        }
+        self.stop_without_network();
+        self.refuse_without_gateway();
+    }
+
+    /// Ends the calls that have lost their network.
+    fn stop_without_network(&mut self) {
+        for (call, why) in self.network.take_lost() {
+            self.stop(call, Outcome::Failed(Failure::Network { why }));
         }
     }
 
     fn cell_event(&mut self, slot: Slot, source: Source) {
-        match self.slots.get(slot.index()).copied().flatten() {
-            Some(Owner::Pool) => self.pooled_cell_event(slot, source),
-            Some(Owner::Call(call)) => self.call_event(call, source),
-            Some(Owner::Session(id)) => {
-                let mut room = self.room();
-                self.shell_event(id, |shell, mailbox| match source {
-                    Source::Control => shell.read_control(&mut room, mailbox),
-                    Source::Job => shell.read_job(),
-                    Source::Pidfd => shell.collect(mailbox),
-                    Source::Report => shell.read_report(Instant::now()),
-                    Source::OutOfMemory => shell.out_of_memory(),
-                });
-                self.buffer = room;
+        match self.supply.owner(slot) {
+            Some(Owner::Pool) => {
+                let read = self.supply.read_pooled(slot, source, &mut self.network);
+                if let Some((pooled, event)) = read {
+                    self.after_pool_event(pooled, event);
+                }
             }
+            Some(Owner::Call(call)) => self.call_event(call, source),
+            Some(Owner::Session(id)) => self.shell_event(id, source),
             // The cell was collected earlier in this round.
             None => {}
         }
     }
 
-    fn pooled_cell_event(&mut self, slot: Slot, source: Source) {
-        let Some(mut pooled) = self.pool.take(slot) else { return };
-        let event = match source {
-            Source::Control => pooled.read_control(self.pool.keep()),
-            Source::Pidfd => pooled.collect(),
-            Source::Job => {
-                let (maker, keys) = self.maker();
-                match keys.design(pooled.key) {
-                    Some(design) => pooled.read_job(design, &maker),
-                    None => PoolEvent::None,
-                }
-            }
-            Source::OutOfMemory => pooled.out_of_memory(),
-            // Before a job there is no call to report.
-            Source::Report => PoolEvent::None,
-        };
-        let event = self.with_network(slot, &mut pooled, event);
-        self.after_pool_event(slot, pooled, event);
-    }
-
-    /// Gives the gateway the network that a new cell has reported.
-    fn with_network(&mut self, slot: Slot, pooled: &mut PooledCell, event: PoolEvent) -> PoolEvent {
-        if let (Some(links), Some(gateway)) = (pooled.cell.network.links.take(), &mut self.gateway)
-        {
-            gateway.links.insert(slot.number(), links);
-        }
-        let Some(ends) = pooled.cell.network.take_whole() else { return event };
-        match self.open_network(slot, pooled.key, &ends) {
-            Ok(()) => event,
-            Err(errno) => {
-                let step = "giving the gateway its network".to_owned();
-                pooled.fail(Failure::Setup { step, errno: raw(errno) })
-            }
-        }
-    }
-
     fn call_event(&mut self, call: CallId, source: Source) {
-        let Some(mut running) = self.calls.remove(&call) else { return };
-        let progress = match source {
-            Source::Control => {
-                let mut room = self.room();
-                let progress = running.read_control(&mut room);
-                self.buffer = room;
-                progress
-            }
+        let Some(running) = self.calls.get_mut(&call) else { return };
+        let event = match source {
+            Source::Control => running.read_control(&mut self.buffer),
             Source::Job => running.read_job(),
             Source::Pidfd => running.collect(),
             Source::OutOfMemory => running.out_of_memory(),
             // Only the shell of a session has one.
             Source::Report => CallEvent::None,
         };
-        match progress {
+        match event {
             CallEvent::None => {}
             // Before all else: the caller waits.
             CallEvent::Ended(ended) => self.end(call, *ended),
             CallEvent::Gone(ended) => {
+                let gone = self.calls.remove(&call);
                 if let Some(ended) = ended {
                     self.end(call, *ended);
                 }
-                self.release(running.cell.slot);
-                return self.close_left();
+                if let Some(gone) = &gone {
+                    self.release(gone.cell.slot);
+                }
+                self.close_leaving_sessions();
             }
         }
-        self.calls.insert(call, running);
     }
 
     /// Answers the callers whose cells take their time to end.
     fn answer_for_the_dying(&mut self, now: Instant) {
         let mut ended_calls = Vec::new();
         let budget = TurnBudget::begin();
+        let shared = &self.supply.shared;
         for (call, running) in &mut self.calls {
-            let ended = running.answer_dying(&self.shared, now, budget);
+            let ended = running.answer_dying(shared, now, budget);
             ended_calls.extend(ended.map(|ended| (*call, ended)));
         }
-        ended_calls.extend(self.sessions.answer_dying(&self.shared, now, budget));
+        ended_calls.extend(self.sessions.answer_dying(shared, now, budget));
         ended_calls.into_iter().for_each(|(call, ended)| self.end(call, *ended));
     }
 
-    /// Returns when an overlay is to be refreshed for a program that runs.
-    fn next_refresh(&self) -> Option<Instant> {
-        let next = self.overlays.iter().filter_map(|overlays| overlays.next_refresh()).min()?;
-        let runs = !self.calls.is_empty() || self.sessions.shells().any(Shell::is_used);
-        runs.then_some(next)
-    }
-
+    /// Does everything that is due.
     fn pass_deadlines(&mut self, now: Instant) {
         if self.next_refresh().is_some_and(|next| next <= now) {
             for overlays in &self.overlays {
-                // All that a failure leaves is names as they were.
+                // A failure leaves only names as they were.
                 overlays.begin_refresh(now).unwrap_or_default();
             }
         }
@@ -284,14 +240,25 @@ impl Supervisor {
         self.pass_session_deadlines(now);
         self.answer_for_the_dying(now);
         self.pass_gateway_deadlines(now);
-        for slot in self.pool.due(now) {
-            if let Some(mut pooled) = self.pool.take(slot) {
+        for slot in self.supply.pool.due(now) {
+            if let Some(mut pooled) = self.supply.pool.take(slot) {
                 if pooled.is_idle() {
-                    self.pool.counts.unwanted += 1;
+                    self.supply.pool.counts.unwanted += 1;
                 }
                 let event = pooled.pass_deadline(now);
-                self.after_pool_event(slot, pooled, event);
+                self.after_pool_event(pooled, event);
             }
+        }
+    }
+
+    /// Answers for the calls whose tally did not come in time.
+    fn pass_gateway_deadlines(&mut self, now: Instant) {
+        let over = self.network.overdue(now);
+        let is_refusing = !over.is_empty();
+        over.into_iter().for_each(|(call, ended)| self.report_end(call, ended));
+        self.stop_without_network();
+        if is_refusing || self.network.is_dead() {
+            self.refuse_without_gateway();
         }
     }
 }

@@ -1,68 +1,28 @@
-//! From a job of a session to its shell, and from the end of either to what stays.
+//! Sessions in the loop: from a job of a session to its shell, and from the end of either to what stays.
 //!
-//! A session has a mount namespace, a copy of its template's, in which its private `/workspace` and its
-//! mailbox are mounted. So it gets a key in the table of keys, and its
-//! cells are built, measured and offered like any others, one after the other. They have one slot,
-//! and with it one host id: the files of the workspace stay theirs.
+//! The one-shot cells of a session have the slot's host id, as its shell has. *Invariant:* the slot is freed
+//! when the last of them is gone, so that no other cell ever has an id under which something else still runs.
 
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::supervisor::{Owner, Supervisor};
+use super::cell_supply::Owner;
+use super::poll::Source;
+use super::supervisor::Supervisor;
 use crate::cells::key::KeyId;
 use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
-use crate::sessions::mailbox::{Mailbox, Undelivered, Waiting};
+use crate::sessions::mailbox::{Undelivered, Waiting};
 use crate::sessions::session::Session;
 use crate::sessions::shell::{MAX_JOBS, Shell, ShellEvent};
-use cell::landlock::Use;
-use cell::mounts;
+use cell::Design;
 use cell::report::raw;
 use cell::slot::Slot;
-use cell::{Design, Ground, Root, c_path, errno_of};
-use model::job::{JobMode, JobSignal, Limits, ProfileName, SessionId, Within, Workspace};
+use model::job::{JobMode, Limits, ProfileName, SessionId, Within, Workspace};
 use model::outcome::{Ended, Failure, Outcome};
 use model::receipt::Tier;
-use model::wire::{CallId, Event, Start};
-
-/// Makes the design of cells that are cloned from a session's mounts. They have the host id of
-/// `host_slot` if cells do not have separate ids.
-pub(super) fn design_in(
-    design: &Design,
-    template: OwnedFd,
-    host_slot: Option<Slot>,
-) -> Result<Design, Errno> {
-    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
-    let root = design.root()?;
-    let mut mounts = mounts::MountPlan { host_slot, ..root.mounts.clone() };
-    // The session has mounted its own.
-    mounts.workspace.private = None;
-    Ok(Design {
-        profile: design.profile.clone(),
-        workspace: design.workspace,
-        ground: Ground::Root(Root {
-            template,
-            sizes: std::rc::Rc::clone(&root.sizes),
-            overlays: std::rc::Rc::clone(&root.overlays),
-            mounts,
-            terminals: root.terminals.clone(),
-        }),
-        hidden: copy(&design.hidden)?,
-        devices: copy(&design.devices)?,
-        writable: design.writable.clone(),
-        notes: design.notes.clone(),
-        ids: design.ids,
-        landlock: design.landlock.clone(),
-        mediation: design.mediation.clone(),
-        filter: design.filter.clone(),
-        allowed: Vec::new(),
-        network: design.network.clone(),
-        recorded: design.recorded.clone(),
-    })
-}
+use model::wire::{Event, Start};
 
 impl Supervisor {
     /// Returns the key of the session that a job names; makes the session if it does not exist.
@@ -72,18 +32,19 @@ impl Supervisor {
         if start.script.is_none() {
             return refused("a session takes a script");
         }
-        let base = self.key(&start.profile, start.workspace)?;
+        let base = self.supply.keys.usable(&start.profile, start.workspace)?;
         let Some(session) = self.sessions.get(id) else {
             return self.open_session(base, id);
         };
         let key = session.shell_key;
-        if self.queue.iter().any(|ready| ready.key == key) {
+        if self.queue.waits_for(&[key]) {
             return refused("a command of this session waits already");
         }
-        let same = self.keys.get(key).zip(self.keys.get(base)).is_some_and(|(own, base)| {
-            own.profile == base.profile && own.workspace == base.workspace
+        let keys = &self.supply.keys;
+        let is_same = keys.get(key).zip(keys.get(base)).is_some_and(|(shell, base)| {
+            shell.profile == base.profile && shell.workspace == base.workspace
         });
-        if !same {
+        if !is_same {
             return refused("the session has another profile or workspace");
         }
         if session.leaving {
@@ -103,9 +64,10 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn open_session(&mut self, base: KeyId, id: SessionId) -> Result<KeyId, Failure> {
+    /// Makes a session, still without a shell. Returns the key of its shell's cells.
+    fn open_session(&mut self, base: KeyId, id: SessionId) -> Result<KeyId, Failure> {
         let busy = |what: &str| Failure::Busy { what: what.to_owned() };
-        let design = self.keys.design(base).ok_or(Failure::Lost)?;
+        let design = self.supply.keys.design(base).ok_or(Failure::Lost)?;
         if !design.profile.can_hold_a_shell() {
             let why = match design.profile.tier {
                 Tier::Full => format!("profile `{}` cannot hold a shell", design.profile.name),
@@ -118,13 +80,13 @@ impl Supervisor {
             return Err(Failure::Refused { why });
         }
         self.room_for_session(&design.profile.limits).map_err(busy)?;
-        let slot = self.spare_slot().ok_or_else(|| busy("cells"))?;
-        let made = self.design_session(base, slot);
+        let slot = self.supply.slot_for_session().ok_or_else(|| busy("cells"))?;
+        let made = self.supply.design_session(base, slot);
         let (mailbox, shell) = made.map_err(|errno| Failure::Setup {
             step: "making a session".to_owned(),
             errno: raw(errno),
         })?;
-        let key = self.keys.add(shell.into());
+        let key = self.supply.keys.add(shell.into());
         self.sessions.put(Session::new(id, slot, mailbox, key));
         self.release(slot);
         Ok(key)
@@ -140,7 +102,7 @@ impl Supervisor {
             return Err("memory or private filesystems of sessions");
         }
         // Nor may sessions have every cell.
-        match self.sessions.count() + 2 > self.slots.len() {
+        match self.sessions.count() + 2 > self.supply.slot_count() {
             true => Err("cells"),
             false => Ok(()),
         }
@@ -154,12 +116,13 @@ impl Supervisor {
         workspace: Workspace,
         from: &[SessionId],
     ) {
-        let design = self.key(profile, workspace).ok().and_then(|key| self.keys.design(key));
+        let keys = &self.supply.keys;
+        let design = keys.usable(profile, workspace).ok().and_then(|key| keys.design(key));
         let is_full = design.is_some_and(|one| self.room_for_session(&one.profile.limits).is_err());
         let mut unused = from.iter().copied().filter(|id| is_full && self.is_unused(*id));
         let ends = unused.next();
         // Before the end itself, which may be reported at once.
-        self.tell(&Event::Room { number, ends }, None);
+        self.send(&Event::Room { number, ends }, None);
         if let Some(id) = ends {
             self.forget(id);
         }
@@ -170,49 +133,20 @@ impl Supervisor {
         let Some(session) = self.sessions.get(id).filter(|session| !session.leaving) else {
             return false;
         };
-        let waits = self.queue.iter().any(|ready| ready.key == session.shell_key);
+        let waits = self.queue.waits_for(&[session.shell_key]);
         let shell = session.shell.as_ref();
-        let runs =
-            shell.is_some_and(|shell| shell.is_used() || shell.has_children(&self.shared.proc));
-        !waits && !runs && !self.is_used_beside(id)
-    }
-
-    /// Returns a slot for a session: a free one, or that of an idle cell, which is ended for it.
-    fn spare_slot(&mut self) -> Option<Slot> {
-        let mut slots = self.slots.iter().zip(Slot::all());
-        if let Some((_, slot)) = slots.find(|(owner, _)| owner.is_none()) {
-            return Some(slot);
-        }
-        let slot = self.pool.spare(|_| true)?;
-        let mut pooled = self.pool.take(slot)?;
-        pooled.end();
-        self.pool.put(slot, pooled);
-        Some(slot)
-    }
-
-    /// Makes a session's mailbox, and the design of its cells: that of its template with the session's mounts.
-    fn design_session(&self, base: KeyId, slot: Slot) -> Result<(Mailbox, Design), Errno> {
-        let design = self.keys.design(base).ok_or(Errno::EINVAL)?;
-        let owner = design.ids.of_slot(slot)?;
-        let root = design.root()?;
-        let workspace = mounts::workspace(&design.profile, owner);
-        let is_private = root.mounts.workspace.private.is_some();
-        let (mailbox, shell) = Mailbox::set_up(
-            &root.template,
-            &self.shared.proc,
-            is_private.then_some(&workspace),
-            owner,
-        )?;
-        let mut shell = design_in(design, shell, None)?;
-        shell.landlock.rules.push((c_path(Path::new(mounts::MAILBOX))?, Use::Device));
-        Ok((mailbox, shell))
+        let runs = shell
+            .is_some_and(|shell| shell.is_used() || shell.has_children(&self.supply.shared.proc));
+        !waits && !runs && !self.has_one_shot_calls(id)
     }
 
     /// Hands a job to the shell of its session, where there is one; gives it back otherwise.
     pub(super) fn offer_to_shell(&mut self, ready: QueuedJob) -> Option<QueuedJob> {
-        let session = self.sessions.of_key(ready.key).and_then(|id| self.sessions.get(id));
-        let idle = |session: &&Session| session.shell.as_ref().is_some_and(Shell::is_idle);
-        let Some(id) = session.filter(idle).map(|session| session.id) else { return Some(ready) };
+        let session = self.sessions.of_key(ready.key);
+        let is_idle = |session: &&Session| session.shell.as_ref().is_some_and(Shell::is_idle);
+        let Some(id) = session.filter(is_idle).map(|session| session.id) else {
+            return Some(ready);
+        };
         self.run(id, ready, Duration::ZERO);
         None
     }
@@ -230,10 +164,10 @@ impl Supervisor {
         };
         receipt.configured.memory_bytes = ready.limits.memory;
         receipt.configured.processes = ready.limits.processes;
-        let (maker, _) = self.maker();
+        let (maker, keys) = self.supply.maker();
         let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
         let first = self.sessions.get(id).map_or(1, |session| session.mailbox.next());
-        let begun = match (process, self.keys.design(key)) {
+        let begun = match (process, keys.design(key)) {
             (Ok(process), Some(design)) => {
                 Shell::begin(cell, design, &ready, receipt, process, first)
             }
@@ -244,22 +178,23 @@ impl Supervisor {
         match (begun, self.sessions.get_mut(id)) {
             (Ok(shell), Some(session)) => {
                 session.shell = Some(shell);
-                self.own(slot, Owner::Session(id));
+                self.supply.set_owner(slot, Some(Owner::Session(id)));
                 self.run(id, ready, built);
             }
-            (Ok(shell), None) => self.give_up(key, slot, shell.cell, ready, Errno::EINVAL),
+            (Ok(shell), None) => self.give_up(key, shell.cell, ready, Errno::EINVAL),
             (Err(refused), _) => {
                 let (errno, cell) = *refused;
-                self.give_up(key, slot, cell, ready, errno)
+                self.give_up(key, cell, ready, errno)
             }
         }
     }
 
+    /// Gives a job to the shell of its session, which is idle.
     fn run(&mut self, id: SessionId, ready: QueuedJob, built: Duration) {
         let call = ready.start.call;
         let stdin = ready.start.stdin.kind();
         if let Some(slot) = self.sessions.get(id).map(|session| session.slot)
-            && let Err(failure) = self.begin_network(slot, call, ready.start.only.clone())
+            && let Err(failure) = self.network.begin(slot, call, ready.start.only.clone())
         {
             return self.end(call, Ended::failed(failure));
         }
@@ -272,7 +207,7 @@ impl Supervisor {
         match shell.take(&ready, mailbox, built) {
             Ok(Some((turn, ends))) => {
                 let receipt = shell.receipt.clone();
-                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
+                self.send(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
             }
             // The shell is free again only later, and reports that.
             Ok(None) => {}
@@ -287,22 +222,26 @@ impl Supervisor {
     }
 
     /// Handles an event of a session's cell.
-    pub(super) fn shell_event(
-        &mut self,
-        id: SessionId,
-        event: impl FnOnce(&mut Shell, &mut Mailbox) -> ShellEvent,
-    ) {
+    pub(super) fn shell_event(&mut self, id: SessionId, source: Source) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(shell) = session.shell.as_mut() else { return };
         let slot = session.slot;
-        match event(shell, &mut session.mailbox) {
+        let mailbox = &mut session.mailbox;
+        let event = match source {
+            Source::Control => shell.read_control(&mut self.buffer, mailbox),
+            Source::Job => shell.read_job(),
+            Source::Pidfd => shell.collect(mailbox),
+            Source::Report => shell.read_report(Instant::now()),
+            Source::OutOfMemory => shell.out_of_memory(),
+        };
+        match event {
             ShellEvent::None => {}
             ShellEvent::Input(call, number, waits) => {
-                self.tell(&Event::Input { call, number, waits }, None);
+                self.send(&Event::Input { call, number, waits }, None);
             }
             ShellEvent::Left { call, stdin, turn, ends } => {
                 let receipt = shell.receipt.clone();
-                self.tell(&Event::Started { call, stdin, receipt, turn }, Some((call, *ends)));
+                self.send(&Event::Started { call, stdin, receipt, turn }, Some((call, *ends)));
             }
             ShellEvent::Ended(call, ended) => {
                 self.sessions.used(id);
@@ -327,87 +266,46 @@ impl Supervisor {
         }
     }
 
-    /// Signals the processes of a session's call; another call is ended as by a cancel.
-    pub(super) fn signal(&mut self, call: CallId, signal: JobSignal) {
-        let session = self.sessions.runs(call);
-        match session.and_then(|id| self.sessions.shell_mut(id)) {
-            Some(shell) => shell.signal(call, signal, Instant::now()),
-            None => self.stop(call, Outcome::Cancelled),
-        }
-    }
-
-    /// Asks whether a call in a session waits for its input.
-    pub(super) fn ask_input(&mut self, call: CallId, number: u32) {
-        let session = self.sessions.runs(call);
-        if let Some(shell) = session.and_then(|id| self.sessions.shell_mut(id)) {
-            shell.ask_input(call, number);
-        }
-    }
-
-    /// Ends the shell of a session. The session stays.
-    pub(super) fn restart(&mut self, id: SessionId) {
-        if let Some(shell) = self.sessions.shell_mut(id) {
-            shell.end(Instant::now());
-        }
-    }
-
     /// Ends a session with its shell and its workspace.
     pub(super) fn forget(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(id) else { return };
         let key = session.shell_key;
-        while let Some(waiting) = self.queue.iter().position(|ready| ready.key == key) {
-            if let Some(ready) = self.queue.remove(waiting) {
-                let why = "the session has ended".to_owned();
-                self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
-            }
-        }
+        self.refuse_waiting(&[key]);
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.leaving = true;
         let slot = session.slot;
         if let Some(shell) = session.shell.as_mut() {
             return shell.kill(Instant::now());
         }
-        if let Some(mut pooled) = self.pool.take(slot) {
-            // A cell that was being built for the session, which is closed when the cell is reaped.
-            pooled.end();
-            self.pool.put(slot, pooled);
-            return;
-        }
-        self.close(id);
-    }
-
-    /// Frees a session's keys and slot; its mounts are removed with the last descriptor. Cells next to its
-    /// shell have the host id of the slot, so the slot is freed after them.
-    pub(super) fn close(&mut self, id: SessionId) {
-        if !self.clear_beside(id) {
-            return;
-        }
-        let Some(session) = self.sessions.take(id) else { return };
-        self.keys.remove(session.shell_key);
-        session.keys_beside().into_iter().for_each(|key| self.keys.remove(key));
-        self.release(session.slot);
-        self.tell(&Event::Forgotten { session: id }, None);
-    }
-
-    /// Frees the slot of a cell that was reaped. A slot that a session owns stays with the session.
-    pub(super) fn release(&mut self, slot: Slot) {
-        self.close_network(slot);
-        let owner = self.sessions.of_slot(slot).map(Owner::Session);
-        let in_pool = self.pool.has(slot);
-        if let Some(place) = self.slots.get_mut(slot.index()) {
-            *place = if in_pool { Some(Owner::Pool) } else { owner };
-        }
-    }
-
-    /// Handles the end of a cell of the pool: closes a session that waited for it.
-    pub(super) fn left(&mut self, slot: Slot) {
-        let session = self.sessions.of_slot(slot).and_then(|id| self.sessions.get(id));
-        let leaving = session.filter(|session| session.leaving && session.shell.is_none());
-        if let Some(id) = leaving.map(|session| session.id) {
+        // A cell that was being built for the session is ended; the session is closed when it is reaped.
+        if !self.supply.pool.end(slot) {
             self.close(id);
         }
     }
 
+    /// Frees a session's keys and slot; its mounts are removed with the last descriptor. Its one-shot
+    /// cells have the host id of the slot, so the slot is freed after them.
+    fn close(&mut self, id: SessionId) {
+        if !self.end_one_shot_cells(id) {
+            return;
+        }
+        let Some(session) = self.sessions.take(id) else { return };
+        let keys = &mut self.supply.keys;
+        keys.remove(session.shell_key);
+        session.one_shot_keys().into_iter().for_each(|key| keys.remove(key));
+        self.release(session.slot);
+        self.send(&Event::Forgotten { session: id }, None);
+    }
+
+    /// Frees the slot of a cell that was reaped. A slot that a session owns stays with the session.
+    pub(super) fn release(&mut self, slot: Slot) {
+        self.network.close(slot);
+        let session = self.sessions.of_slot(slot).map(|session| Owner::Session(session.id));
+        let is_in_pool = self.supply.pool.has(slot);
+        self.supply.set_owner(slot, if is_in_pool { Some(Owner::Pool) } else { session });
+    }
+
+    /// Ends what is due in sessions: a call, or a session that is unused for too long.
     pub(super) fn pass_session_deadlines(&mut self, now: Instant) {
         for id in self.sessions.ids() {
             let Some(session) = self.sessions.get(id) else { continue };
@@ -415,13 +313,112 @@ impl Supervisor {
             if session.deadline().is_none_or(|deadline| deadline > now) {
                 continue;
             }
-            let is_used = self.is_used_beside(id);
+            let is_used = self.has_one_shot_calls(id);
             match self.sessions.shell_mut(id) {
                 Some(shell) if shell.is_used() => shell.pass_deadline(now),
                 Some(_) | None if is_used => self.sessions.used(id),
                 // Its job waits for a cell.
-                None if self.queue.iter().any(|ready| ready.key == key) => {}
+                None if self.queue.waits_for(&[key]) => {}
                 Some(_) | None => self.forget(id),
+            }
+        }
+    }
+
+    /// Returns the key of a one-shot job with a session's workspace; makes the session, still without a shell, if
+    /// it does not exist. The job may have another profile than the session: then only `/workspace` is the
+    /// session's. If the two need different host ids, the job has an empty one, which is noted in `start`.
+    pub(super) fn one_shot_key(
+        &mut self,
+        start: &mut Start,
+        id: SessionId,
+    ) -> Result<KeyId, Failure> {
+        let refused = |why: &str| Err(Failure::Refused { why: why.to_owned() });
+        if start.session.is_some() {
+            return refused("a job is in a session or beside it");
+        }
+        let owner = start.session_profile.as_ref().unwrap_or(&start.profile);
+        if self.sessions.get(id).is_none() {
+            let base = self.supply.keys.usable(owner, Workspace::Fresh)?;
+            self.open_session(base, id)?;
+        }
+        let session = self.sessions.get(id).ok_or(Failure::Lost)?;
+        if session.leaving {
+            return refused("the session has ended");
+        }
+        let keys = &self.supply.keys;
+        let shell = keys.get(session.shell_key);
+        if !shell.is_some_and(|key| key.profile == *owner && key.workspace == Workspace::Fresh) {
+            return refused("the session has another profile, or no workspace of its own");
+        }
+        let base = keys.usable(&start.profile, Workspace::Fresh)?;
+        let key = match session.one_shot_keys.get(&base) {
+            Some(key) => *key,
+            None => match self.supply.design_one_shot(session, base)? {
+                Some(design) => self.add_one_shot_key(id, base, design),
+                None => {
+                    start.workspace = Workspace::Fresh;
+                    return Ok(base);
+                }
+            },
+        };
+        self.sessions.used(id);
+        Ok(key)
+    }
+
+    /// Adds the key of cells as those of `base` with the workspace of a session.
+    fn add_one_shot_key(&mut self, id: SessionId, base: KeyId, design: Design) -> KeyId {
+        let key = self.supply.keys.add(design.into());
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.one_shot_keys.insert(base, key);
+        }
+        key
+    }
+
+    /// Returns whether a one-shot call has, or waits for, a cell with the workspace of a session.
+    fn has_one_shot_calls(&self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(id) else { return false };
+        let workspace = Workspace::Session(id);
+        self.calls.values().any(|running| running.workspace() == workspace)
+            || self.queue.waits_for(&session.one_shot_keys())
+    }
+
+    /// Stops all one-shot cells of a closing session. Returns true once all have ended.
+    fn end_one_shot_cells(&mut self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return true };
+        session.leaving = true;
+        let workspace = Workspace::Session(id);
+        let keys = session.one_shot_keys();
+        self.refuse_waiting(&keys);
+        keys.iter().for_each(|key| self.supply.pool.give_up(*key));
+        let mut have_ended = true;
+        for pooled in self.supply.pool.of_keys(&keys) {
+            pooled.end();
+            have_ended = false;
+        }
+        let calls = self.calls.values_mut();
+        for running in calls.filter(|running| running.workspace() == workspace) {
+            running.stop(Outcome::Cancelled, Instant::now());
+            have_ended = false;
+        }
+        have_ended
+    }
+
+    /// Refuses the jobs that wait for cells of these keys, whose session has ended.
+    fn refuse_waiting(&mut self, keys: &[KeyId]) {
+        while let Some(ready) = self.queue.remove_first(|ready| keys.contains(&ready.key)) {
+            let why = "the session has ended".to_owned();
+            self.end(ready.start.call, Ended::failed(Failure::Refused { why }));
+        }
+    }
+
+    /// Closes sessions that waited for their last cell, after a cell was reaped.
+    pub(super) fn close_leaving_sessions(&mut self) {
+        for id in self.sessions.ids() {
+            let is_over = self.sessions.get(id).is_some_and(|session| {
+                session.leaving && session.shell.is_none() && !self.supply.pool.has(session.slot)
+            });
+            if is_over {
+                self.close(id);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Sessions: each a shell, and what of it outlives the shell: its `/workspace`, its mailbox, its slot.
+//! Sessions: each has a shell, and a `/workspace`, a mailbox and a slot that outlive the shell.
 //!
-//! *Invariant:* a cell of a session is offered to no other job, and a session's number is of one
-//! caller (the front end sees to it, and no number is used twice).
+//! *Invariant:* a cell of a session is offered to no other job, and a session belongs to one caller
+//! (the front end ensures that, and no number is used twice).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ pub(crate) struct Session {
     pub mailbox: Mailbox,
     /// Key of the shell's cells.
     pub shell_key: KeyId,
-    /// Keys of one-shot cells, each for one call with the session's workspace, by the key of boot
-    /// that has their profile. They are made at first use.
+    /// Keys of one-shot cells with the session's workspace, by the key of boot that has their
+    /// profile. They are made at first use.
     pub one_shot_keys: BTreeMap<KeyId, KeyId>,
     pub shell: Option<Shell>,
     /// When the session ends if it stays unused.
@@ -38,18 +38,18 @@ pub(crate) struct Session {
 #[derive(Debug)]
 pub(crate) struct SessionTable {
     sessions: BTreeMap<SessionId, Session>,
-    /// Sessions that may be open at once.
-    most: usize,
+    /// Maximum number of sessions that are open at once.
+    max_sessions: usize,
     /// Time that a session is kept after its last use.
     idle: Duration,
 }
 
 impl SessionTable {
-    pub(crate) fn new(most: u16, idle: Duration) -> Self {
-        Self { sessions: BTreeMap::new(), most: usize::from(most), idle }
+    pub(crate) fn new(max_sessions: u16, idle: Duration) -> Self {
+        Self { sessions: BTreeMap::new(), max_sessions: usize::from(max_sessions), idle }
     }
 
-    /// Returns the numbers of all sessions, which may end while they are gone through.
+    /// Returns the numbers of all sessions, which may end while the caller visits them.
     pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.sessions.keys().copied().collect()
     }
@@ -60,7 +60,7 @@ impl SessionTable {
 
     /// Returns whether there is no room for one more.
     pub(crate) fn is_full(&self) -> bool {
-        self.count() >= self.most
+        self.count() >= self.max_sessions
     }
 
     pub(crate) fn put(&mut self, session: Session) {
@@ -73,7 +73,7 @@ impl SessionTable {
         self.sessions.remove(&id)
     }
 
-    /// Somebody uses it: it is kept for as long again.
+    /// Records that a session is used: it is kept for as long again.
     pub(crate) fn used(&mut self, id: SessionId) {
         let until = Instant::now().checked_add(self.idle);
         if let Some(session) = self.get_mut(id) {
@@ -93,34 +93,36 @@ impl SessionTable {
         self.get_mut(id)?.shell.as_mut()
     }
 
-    fn find(&self, is: impl Fn(&Session) -> bool) -> Option<SessionId> {
-        self.sessions.values().find(|session| is(session)).map(|session| session.id)
-    }
-
     /// Returns the session whose shell has this key.
-    pub(crate) fn of_key(&self, key: KeyId) -> Option<SessionId> {
-        self.find(|session| session.shell_key == key)
+    pub(crate) fn of_key(&self, key: KeyId) -> Option<&Session> {
+        self.sessions.values().find(|session| session.shell_key == key)
     }
 
     /// Returns the session that a slot is kept for.
-    pub(crate) fn of_slot(&self, slot: Slot) -> Option<SessionId> {
-        self.find(|session| session.slot == slot)
+    pub(crate) fn of_slot(&self, slot: Slot) -> Option<&Session> {
+        self.sessions.values().find(|session| session.slot == slot)
     }
 
-    /// Every shell that runs.
+    /// Iterates over the shells that run.
     pub(crate) fn shells(&self) -> impl Iterator<Item = &Shell> {
         self.sessions.values().filter_map(|session| session.shell.as_ref())
     }
 
-    /// The limits of every shell's cell.
+    /// Iterates over the limits of the shells' cells.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Limits> {
         self.shells().map(|shell| &shell.limits)
     }
 
-    /// Returns the session in whose cell this call runs.
-    pub(crate) fn runs(&self, call: CallId) -> Option<SessionId> {
-        let runs = |shell: &Shell| shell.runs(call);
-        self.find(|session| session.shell.as_ref().is_some_and(runs))
+    /// Returns whether this call runs in the cell of a session's shell.
+    pub(crate) fn runs(&self, call: CallId) -> bool {
+        self.shells().any(|shell| shell.runs(call))
+    }
+
+    /// Returns the shell in whose cell this call runs.
+    pub(crate) fn shell_of_call(&mut self, call: CallId) -> Option<&mut Shell> {
+        self.sessions
+            .values_mut()
+            .find_map(|session| session.shell.as_mut().filter(|shell| shell.runs(call)))
     }
 
     /// Answers for shells that take their time to end.
@@ -154,8 +156,8 @@ impl Session {
         Self { id, slot, mailbox, shell_key, one_shot_keys, shell, until, leaving }
     }
 
-    /// Returns the keys of all cells next to the shell.
-    pub(crate) fn keys_beside(&self) -> Vec<KeyId> {
+    /// Returns the keys of all one-shot cells with the session's workspace.
+    pub(crate) fn one_shot_keys(&self) -> Vec<KeyId> {
         self.one_shot_keys.values().copied().collect()
     }
 
