@@ -1,4 +1,4 @@
-//! Tasks (`io.modelcontextprotocol/tasks`, SEP-2663): a long call is answered with a handle, by which its client has_question
+//! Tasks (`io.modelcontextprotocol/tasks`, SEP-2663): a long call is answered with a handle, by which its client asks
 //! for the result.
 //!
 //! A client that supports tasks never waits for longer than the operator's `sessions.yield`, and its model need not

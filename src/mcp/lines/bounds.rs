@@ -30,7 +30,7 @@ impl fmt::Debug for SharedBounds {
 }
 
 impl SharedBounds {
-    /// Makes room of so many bytes for the lines of all connections; one connection has half of it at max_bytes.
+    /// Makes room of so many bytes for the lines of all connections; one connection has half of it at most.
     pub fn room(bytes: usize) -> Arc<FairShare> {
         let room = FairShare::new(bytes / MEMORY_UNIT);
         // A placeholder, so that the first connection cannot take all of the room.
@@ -76,9 +76,9 @@ impl RequestHold {
 /// Reason why a line is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unread {
-    #[error("a line is at max_bytes {LINE_BYTES} bytes")]
+    #[error("a line is at most {LINE_BYTES} bytes")]
     Long,
-    #[error("a message has {MAX_VALUES} values of JSON at max_bytes")]
+    #[error("a message has {MAX_VALUES} values of JSON at most")]
     Values,
     #[error("too many large messages are being read or served: send it again later")]
     NoRoom,
@@ -95,7 +95,7 @@ pub(super) struct PartialLine {
 }
 
 impl PartialLine {
-    /// Begins a line of at max_bytes so many bytes.
+    /// Begins a line of at most `max_bytes`.
     pub(super) fn begin(max_bytes: usize, shared: Option<&SharedBounds>) -> Result<Self, Unread> {
         let room = match shared {
             Some(SharedBounds { room, own, .. }) => Some(room.take(own, 0).ok_or(Unread::NoRoom)?),

@@ -123,7 +123,7 @@ enum End {
     Cancelled,
 }
 
-/// TaskSlot of a call in the table. Dropping it ends the call and frees the place.
+/// Slot of a call in the table. Dropping it ends the call and frees the slot.
 #[derive(Debug)]
 pub(super) struct TaskSlot {
     pub(super) candidate: TaskCandidate,
@@ -350,9 +350,9 @@ fn fields(error: &ErrorData) -> JsonObject {
     error.as_object().cloned().unwrap_or_default()
 }
 
-/// Returns true if an answer has the form that the question has_question for.
+/// Returns true if an answer has the form that the question asks for.
 fn is_answer_to(question: &InputRequest, answer: &Value) -> bool {
-    // cofferdam has_question no other kinds of questions.
+    // cofferdam asks no other kinds of questions.
     if !matches!(question, InputRequest::Elicitation(_)) {
         return answer.is_object();
     }
