@@ -1,5 +1,5 @@
-//! The walls of our own processes that parse what others send: front end, gateway, worker and
-//! watcher.
+//! The walls of our own processes that parse what others send: front end, gateway, worker, watcher
+//! and the upkeep of caches.
 //!
 //! A [`Filter`] lists the system calls of such a process; every other call gets EPERM. [`enclose`]
 //! takes a process's rights away, and [`narrow`] takes more from a process that was enclosed before.
@@ -16,14 +16,35 @@ use model::profile::condition::{Op, Test, Verdict, Width};
 use sys::bpf::{self, Instruction};
 use sys::{Result, process};
 
+/// System calls of each of these processes: memory, signals, time, and its end. The lists of the
+/// processes have what else they need.
+pub const BASE: [Sysno; 16] = [
+    Sysno::close,
+    Sysno::futex,
+    Sysno::mmap,
+    Sysno::munmap,
+    Sysno::mremap,
+    Sysno::madvise,
+    Sysno::brk,
+    Sysno::rt_sigaction,
+    Sysno::rt_sigprocmask,
+    Sysno::rt_sigreturn,
+    Sysno::sigaltstack,
+    Sysno::getrandom,
+    Sysno::clock_gettime,
+    Sysno::getpid,
+    Sysno::restart_syscall,
+    Sysno::exit_group,
+];
+
 /// The system calls that a process may make, and conditions on their arguments.
 #[derive(Debug)]
 pub struct Filter(BTreeMap<u32, Verdict>);
 
 impl Filter {
-    /// Allows these calls with any arguments.
+    /// Allows [`BASE`] and these calls with any arguments.
     pub fn of_calls(calls: impl IntoIterator<Item = Sysno>) -> Self {
-        Self(calls.into_iter().map(|call| (number(call), Verdict::Allow)).collect())
+        Self(BASE.into_iter().chain(calls).map(|call| (number(call), Verdict::Allow)).collect())
     }
 
     /// Decides these calls by their arguments.

@@ -9,15 +9,15 @@ use nix::errno::Errno;
 use syscalls::Sysno;
 
 use crate::commands::error::CliError;
-use cell::confine::{Filter, enclose, int, one_of, unsigned};
+use cell::confine::{BASE, Filter, enclose, int, one_of, unsigned};
 use cell::landlock;
 use cell::seccomp::FSTATAT;
 use model::profile::condition::{Op, Test, Verdict};
 use sys::bpf::Instruction;
 
-/// System calls of a front end: for streams, the link, its runtime, memory, time. `execve`,
+/// System calls of a front end in addition to [`BASE`]: for streams, the link, its runtime. `execve`,
 /// `mount`, `ptrace`, `unshare`, `socket` and `open_by_handle_at` are absent on purpose.
-const ALLOWED: [Sysno; 59] = [
+const ALLOWED: [Sysno; 43] = [
     Sysno::read,
     Sysno::write,
     Sysno::readv,
@@ -25,7 +25,6 @@ const ALLOWED: [Sysno; 59] = [
     Sysno::pread64,
     Sysno::pwrite64,
     Sysno::lseek,
-    Sysno::close,
     Sysno::close_range,
     Sysno::dup,
     Sysno::dup3,
@@ -50,33 +49,18 @@ const ALLOWED: [Sysno; 59] = [
     Sysno::fstat,
     FSTATAT,
     Sysno::statx,
-    Sysno::futex,
-    Sysno::mmap,
-    Sysno::munmap,
-    Sysno::mremap,
     Sysno::mprotect,
-    Sysno::madvise,
-    Sysno::brk,
     Sysno::membarrier,
-    Sysno::rt_sigaction,
-    Sysno::rt_sigprocmask,
-    Sysno::rt_sigreturn,
-    Sysno::sigaltstack,
     Sysno::set_robust_list,
     Sysno::rseq,
     Sysno::sched_getaffinity,
     Sysno::sched_yield,
-    Sysno::getrandom,
-    Sysno::clock_gettime,
     Sysno::clock_nanosleep,
     Sysno::nanosleep,
-    Sysno::getpid,
     Sysno::gettid,
     Sysno::getuid,
     Sysno::uname,
-    Sysno::restart_syscall,
     Sysno::exit,
-    Sysno::exit_group,
     Sysno::set_tid_address,
 ];
 
@@ -127,7 +111,8 @@ const FCNTLS: [i32; 8] = [
 /// Returns every call of a front end, including those whose arguments are checked.
 pub(super) fn calls() -> impl Iterator<Item = Sysno> {
     let checked = conditional(true).map(|(call, _)| call);
-    ALLOWED.into_iter().chain(OLDER).chain(LOG).chain(LISTENER).chain(checked)
+    let plain = BASE.into_iter().chain(ALLOWED).chain(OLDER).chain(LOG).chain(LISTENER);
+    plain.chain(checked)
 }
 
 /// Returns the calls whose arguments are checked.

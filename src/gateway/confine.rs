@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rlimit::Resource;
 use syscalls::Sysno;
 
-use cell::confine::{Filter, enclose, int, limit, narrow, one_of, unsigned};
+use cell::confine::{BASE, Filter, enclose, int, limit, narrow, one_of, unsigned};
 use cell::{StepFailed, caps, landlock};
 use sys::mount::{attach, attribute, new_filesystem, pivot_here};
 use sys::process::{self, Dumpable};
@@ -20,8 +20,8 @@ const MAX_WORKER_BYTES: u64 = 256 << 20;
 /// Nice value added to a worker, so that it yields to other processes.
 const NICE: i32 = 5;
 
-/// Calls of both gateway and workers: waiting, packets and frames, memory, time, the runtime.
-const COMMON: [Sysno; 41] = [
+/// Calls of both gateway and workers in addition to [`BASE`]: waiting, packets and frames, the runtime.
+const COMMON: [Sysno; 25] = [
     Sysno::ppoll,
     Sysno::read,
     Sysno::write,
@@ -29,7 +29,6 @@ const COMMON: [Sysno; 41] = [
     Sysno::writev,
     Sysno::recvmsg,
     Sysno::recvfrom,
-    Sysno::close,
     Sysno::shutdown,
     Sysno::getsockopt,
     Sysno::getsockname,
@@ -39,28 +38,13 @@ const COMMON: [Sysno; 41] = [
     Sysno::epoll_pwait,
     Sysno::epoll_pwait2,
     Sysno::eventfd2,
-    Sysno::futex,
-    Sysno::mmap,
-    Sysno::munmap,
-    Sysno::mremap,
-    Sysno::madvise,
-    Sysno::brk,
-    Sysno::rt_sigaction,
-    Sysno::rt_sigprocmask,
-    Sysno::rt_sigreturn,
-    Sysno::sigaltstack,
     Sysno::set_robust_list,
     Sysno::rseq,
     Sysno::sched_getaffinity,
     Sysno::sched_yield,
-    Sysno::getrandom,
-    Sysno::clock_gettime,
     Sysno::clock_nanosleep,
-    Sysno::getpid,
     Sysno::gettid,
-    Sysno::restart_syscall,
     Sysno::exit,
-    Sysno::exit_group,
     Sysno::fcntl,
     Sysno::ioctl,
 ];
@@ -183,7 +167,8 @@ pub fn calls() -> impl Iterator<Item = Sysno> {
         Sysno::sendto,
         Sysno::sendmsg,
     ];
-    COMMON.into_iter().chain(OLDER).chain(GATEWAY).chain(LANDLOCK).chain(checked)
+    let plain = BASE.into_iter().chain(COMMON).chain(OLDER).chain(GATEWAY).chain(LANDLOCK);
+    plain.chain(checked)
 }
 
 /// Returns the filter of the gateway, which its workers inherit.

@@ -3,7 +3,6 @@
 //! Both take as long as the files that cells have left there. So the process has a budget and a low priority, can reach
 //! the directory of the caches only, and ends with the start. A later start continues unfinished work.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
@@ -19,12 +18,10 @@ use nix::unistd::{UnlinkatFlags, getpid, getppid, unlinkat};
 use rlimit::Resource;
 use syscalls::Sysno;
 
-use cell::limits::no_core_dumps;
+use cell::confine::{Filter, enclose, limit};
 use cell::removal::{open_with_access, put_aside, remove_all};
-use cell::seccomp::{Action, FSTATAT, compile_for_ours, number};
-use cell::{c_path, caps, errno_of, fds, landlock};
-use model::profile::condition::Verdict;
-use sys::bpf;
+use cell::seccomp::FSTATAT;
+use cell::{StepFailed, c_path, errno_of, fds, landlock};
 use sys::fork::fork;
 use sys::mount::open_resolved;
 use sys::process::{self, Dumpable, Side};
@@ -44,10 +41,10 @@ const LIMITS: [(Resource, u64); 3] =
 pub(crate) const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// System calls of the process: to list, count, rename and remove.
-const ALLOWED: [Sysno; 33] = [
+/// System calls of the process in addition to those of each confined process: to list, count, rename
+/// and remove.
+const ALLOWED: [Sysno; 17] = [
     Sysno::openat,
-    Sysno::close,
     Sysno::getdents64,
     Sysno::fstat,
     FSTATAT,
@@ -63,22 +60,7 @@ const ALLOWED: [Sysno; 33] = [
     Sysno::ftruncate,
     Sysno::utimensat,
     Sysno::geteuid,
-    Sysno::getpid,
-    Sysno::futex,
-    Sysno::mmap,
-    Sysno::munmap,
-    Sysno::mremap,
     Sysno::mprotect,
-    Sysno::madvise,
-    Sysno::brk,
-    Sysno::rt_sigaction,
-    Sysno::rt_sigprocmask,
-    Sysno::rt_sigreturn,
-    Sysno::sigaltstack,
-    Sysno::getrandom,
-    Sysno::clock_gettime,
-    Sysno::restart_syscall,
-    Sysno::exit_group,
 ];
 
 /// Result of the last time that a cache was measured, stored as the length of its lock file.
@@ -186,22 +168,12 @@ fn confine(caches: &OwnedFd, note: Option<&File>) -> Result<(), Errno> {
     process::give_way(NICE)?;
     process::set_dumpable(Dumpable::No)?;
     fds::keep_only(std::iter::once(caches.as_fd()).chain(note.map(AsFd::as_fd)))?;
-    for (resource, limit) in LIMITS {
-        let (_, hard) = rlimit::getrlimit(resource).map_err(|error| errno_of(&error))?;
-        let limit = limit.min(hard);
-        rlimit::setrlimit(resource, limit, limit).map_err(|error| errno_of(&error))?;
+    LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
+    if landlock::kernel_abi() == 0 {
+        return Err(Errno::ENOSYS);
     }
-    no_core_dumps()?;
-    // Emptying the bounding set takes a capability, which only root has here.
-    if nix::unistd::geteuid().is_root() {
-        caps::drop_bounding(&[])?;
-    }
-    caps::clear_current()?;
-    process::set_no_new_privs()?;
-    landlock::removes(landlock::kernel_abi(), caches.as_fd())?.restrict()?;
-    let verdicts: BTreeMap<u32, Verdict> =
-        ALLOWED.into_iter().map(|call| (number(call), Verdict::Allow)).collect();
-    bpf::load(&compile_for_ours(&verdicts, Action::Errno(libc::EPERM))?)
+    let rules = |abi| landlock::removes(abi, caches.as_fd());
+    enclose(rules, &Filter::of_calls(ALLOWED)).map_err(|StepFailed { errno, .. }| errno)
 }
 
 /// Returns the name of the lock of a cache.

@@ -8,7 +8,7 @@ use nix::libc;
 use rlimit::Resource;
 use syscalls::Sysno;
 
-use cell::confine::{Filter, enclose, limit, one_of, unsigned};
+use cell::confine::{BASE, Filter, enclose, limit, one_of, unsigned};
 use cell::seccomp::FSTATAT;
 use cell::{StepFailed, landlock};
 use sys::bpf::Instruction;
@@ -24,13 +24,12 @@ pub(crate) const MAX_DATA_BYTES: u64 = 1 << 30;
 const LIMITS: [(Resource, u64); 3] =
     [(Resource::DATA, MAX_DATA_BYTES), (Resource::NOFILE, 64), (Resource::FSIZE, 0)];
 
-/// Allowed system calls: the link, files below the project, watches, memory, time. `socket`,
+/// Allowed system calls in addition to [`BASE`]: the link, files below the project, watches. `socket`,
 /// `clone`, `execve`, `kill` and all calls that write files are absent on purpose. The flags of
 /// `openat2` are behind a pointer, but Landlock restricts it.
-const ALLOWED: [Sysno; 33] = [
+const ALLOWED: [Sysno; 17] = [
     Sysno::read,
     Sysno::write,
-    Sysno::close,
     Sysno::ppoll,
     Sysno::openat2,
     Sysno::getdents64,
@@ -42,25 +41,10 @@ const ALLOWED: [Sysno; 33] = [
     Sysno::inotify_add_watch,
     Sysno::inotify_rm_watch,
     Sysno::geteuid,
-    Sysno::futex,
-    Sysno::mmap,
-    Sysno::munmap,
-    Sysno::mremap,
     Sysno::mprotect,
-    Sysno::madvise,
-    Sysno::brk,
-    Sysno::rt_sigaction,
-    Sysno::rt_sigprocmask,
-    Sysno::rt_sigreturn,
-    Sysno::sigaltstack,
-    Sysno::getrandom,
-    Sysno::clock_gettime,
     Sysno::clock_nanosleep,
     Sysno::sched_yield,
-    Sysno::getpid,
-    Sysno::restart_syscall,
     Sysno::exit,
-    Sysno::exit_group,
 ];
 
 /// Older names of the same calls.
@@ -73,7 +57,7 @@ const OLDER: [Sysno; 0] = [];
 /// loaded.
 pub fn calls() -> impl Iterator<Item = Sysno> {
     let before = [Sysno::inotify_init1, Sysno::fstatfs, Sysno::fcntl];
-    ALLOWED.into_iter().chain(OLDER).chain(before)
+    BASE.into_iter().chain(ALLOWED).chain(OLDER).chain(before)
 }
 
 fn filter() -> Filter {
