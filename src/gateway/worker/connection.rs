@@ -3,24 +3,31 @@
 //! The cell gets its answer only after the host has connected: a destination that refuses, is
 //! unreachable or stays silent does so to the cell too.
 
-use std::io;
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use model::egress::frames::CallId;
 use model::egress::{ConnectionEnd, Protocol};
 use nix::errno::Errno;
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::Worker;
-use super::account::{Allowance, Direction, Entry};
+use super::account::Entry;
 use super::first_flight::{self, FirstFlight};
 use super::judge::{Allowed, Decision, Named, Refusal};
 use super::packet::{self, Packet, Undelivered};
+use super::relay::Relay;
 use super::sockets::NoSocket;
-use super::stack::{CellStream, Ends, Ready, lock};
+use super::stack::{CellStream, Ends, MAX_CONNECTIONS, Reuse, Stack, lock};
+use super::traffic::{CellTraffic, ConnectionRecord};
+use super::unsent::UnsentGuard;
+use crate::intercept::CellRequests;
+
+/// Maximum pending connects; further SYNs are dropped and retransmitted by the cell.
+pub(super) const MAX_CONNECTING: usize = 512;
 
 /// Time after which a pending connect is abandoned: as long as Linux tries by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(130);
@@ -51,23 +58,95 @@ pub(crate) struct Opening {
     pub packet: Packet,
 }
 
-/// Audit data of a connection.
-pub(super) struct ConnectionRecord {
-    pub(super) entry: Entry,
-    pub(super) name: Option<String>,
-    since: Instant,
-    pub(super) sent: u64,
-    pub(super) received: u64,
+/// A connection that the cell opens, and that is to be carried by a task.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub opening: Opening,
+    /// Counts until the attempt is judged.
+    pub guard: UnsentGuard,
 }
 
-impl Worker {
+/// The TCP connections of a cell.
+#[derive(Debug)]
+pub(super) struct Connections {
+    pub traffic: Arc<CellTraffic>,
+    pub stack: Arc<Mutex<Stack>>,
+    /// Wakes the worker's loop if the stack has something to send.
+    pub poke: Arc<Notify>,
+    pub connecting: Mutex<HashSet<Ends>>,
+    pub requests: CellRequests,
+    /// One reference for each connection that has no line in the audit log yet.
+    pub unlogged: Arc<()>,
+    /// Changes when the remaining connections must end: the cell is gone and they had their time to
+    /// drain.
+    pub over: watch::Receiver<()>,
+}
+
+impl Connections {
+    /// Passes a segment to its connection. Returns the new connection if it opens one.
+    pub(super) fn segment(
+        &self,
+        stack: &mut Stack,
+        ends: Ends,
+        packet: Packet,
+        opens: bool,
+        resets: bool,
+    ) -> Option<Attempt> {
+        let is_known = match stack.reuse(&ends) {
+            Reuse::Open => true,
+            // Dropped: the cell retransmits it, and by then the old connection is gone.
+            Reuse::Ending if opens => return None,
+            Reuse::Ending => true,
+            Reuse::Free => stack.has(&ends) && !opens,
+        };
+        if is_known {
+            stack.segment(&ends, packet.ip);
+            return None;
+        }
+        let ip = stack.frame(packet.ip.end).get(packet.ip.start..).unwrap_or_default();
+        if !opens {
+            if !resets && !lock(&self.connecting).contains(&ends) {
+                self.traffic.link.send(packet::reset(ip, &packet));
+            }
+            return None;
+        }
+        let mut connecting = lock(&self.connecting);
+        if connecting.len() >= MAX_CONNECTING || stack.connections() >= MAX_CONNECTIONS {
+            return None;
+        }
+        // A retransmitted SYN while the host is still connecting.
+        if !connecting.insert(ends) {
+            return None;
+        }
+        drop(connecting);
+        let call = self.traffic.call();
+        // Dropped if there is no room: the cell retransmits it.
+        let Some(guard) = self.traffic.unsent.add(call, 0) else {
+            self.end_connecting(&ends);
+            return None;
+        };
+        let opening = Opening { call, ends, syn: ip.to_vec(), packet };
+        Some(Attempt { opening, guard })
+    }
+
+    /// Ends the time in which a SYN of these ends is dropped as a retransmitted one.
+    pub(super) fn end_connecting(&self, ends: &Ends) {
+        lock(&self.connecting).remove(ends);
+    }
+
+    /// Accepts a connection; returns its stream, unless there is no room.
+    pub(super) fn accept(&self, opening: &Opening) -> Option<CellStream> {
+        self.end_connecting(&opening.ends);
+        CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn)
+    }
+
     /// Judges a connection, connects, answers the cell and relays.
-    pub(crate) async fn connection(self: Arc<Self>, opening: Opening) {
+    pub(super) async fn carry(&self, opening: Opening) {
         let ends = opening.ends;
         let to = ends.remote;
         let since = Instant::now();
         let call = opening.call;
-        let decision = lock(&self.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
+        let decision = lock(&self.traffic.judge).decide(Protocol::Tcp, to.ip(), Some(to.port()));
         let allowed = match decision {
             Decision::Allowed(allowed) => allowed,
             Decision::Refused(refusal) => return self.refuse(&opening, call, None, refusal),
@@ -75,14 +154,8 @@ impl Worker {
         let shown = allowed.name().map(|name| format!("{name}:{}", to.port()));
         let rule = allowed.rule().to_owned();
         let entry = Entry { call, to: shown.unwrap_or_else(|| to.to_string()), rule };
-        let mut record = ConnectionRecord {
-            entry,
-            name: allowed.name().map(str::to_owned),
-            since,
-            sent: 0,
-            received: 0,
-        };
-        let room = lock(&self.account).check_room(call);
+        let mut record = ConnectionRecord::new(entry, allowed.name().map(str::to_owned), since);
+        let room = lock(&self.traffic.account).check_room(call);
         if let Err(refusal) = room {
             return self.refuse(&opening, call, None, refusal);
         }
@@ -98,26 +171,26 @@ impl Worker {
             }),
         };
         let Some(verdict) = verdict else { return };
-        self.audit_closed(Protocol::Tcp, to, record, verdict);
+        self.traffic.audit_closed(Protocol::Tcp, to, record, verdict);
     }
 
     /// Counts a refusal and reports it to the cell.
     fn refuse(&self, opening: &Opening, call: CallId, name: Option<String>, refusal: Refusal) {
-        self.deny(call, Protocol::Tcp, opening.ends.remote, name, refusal);
+        self.traffic.deny(call, Protocol::Tcp, opening.ends.remote, name, refusal);
         self.undelivered(opening, Undelivered::Denied);
     }
 
     /// Connects on the host and answers the cell accordingly. Returns how the connection ended;
     /// `None` if it was refused, which has been audited already.
     async fn connect(
-        self: &Arc<Self>,
+        &self,
         opening: &Opening,
         allowed: &Allowed,
         record: &mut ConnectionRecord,
     ) -> Option<ConnectionEnd> {
         let to = opening.ends.remote;
         let call = record.entry.call;
-        let host = match timeout(CONNECT_TIMEOUT, self.sockets.stream(to)).await {
+        let host = match timeout(CONNECT_TIMEOUT, self.traffic.sockets.stream(to)).await {
             Ok(Ok(host)) => host,
             // No answer, as from a network that drops the packets.
             Err(_) => return Some(ConnectionEnd::Timeout),
@@ -135,36 +208,40 @@ impl Worker {
         };
         // Counted only now: a scan has more pending connects than the profile allows open
         // connections.
-        let entered = lock(&self.account).take_slot(call);
+        let entered = lock(&self.traffic.account).take_slot(call);
         if let Err(refusal) = entered {
             self.refuse(opening, call, record.name.clone(), refusal);
             return None;
         }
-        let end = self.accept(host, opening, allowed, record).await;
-        lock(&self.account).release_slot(call);
+        let end = self.accept_and_relay(host, opening, allowed, record).await;
+        lock(&self.traffic.account).release_slot(call);
         end
     }
 
     /// Answers the cell, reads for which host the connection is, and relays it. Returns how the
     /// connection ended; `None` if it was refused.
-    async fn accept(
-        self: &Arc<Self>,
+    async fn accept_and_relay(
+        &self,
         host: TcpStream,
         opening: &Opening,
         allowed: &Allowed,
         record: &mut ConnectionRecord,
     ) -> Option<ConnectionEnd> {
         let to = opening.ends.remote;
-        self.end_connecting(&opening.ends);
-        let accepted = CellStream::accept(&self.stack, &self.poke, opening.ends, &opening.syn);
-        let Some(cell) = accepted else { return Some(ConnectionEnd::Limit) };
+        let Some(cell) = self.accept(opening) else { return Some(ConnectionEnd::Limit) };
         if cell.established().await.is_err() {
             return Some(ConnectionEnd::Relayed);
         }
         let mode = match self.relay_mode(&cell, &host, allowed, to).await {
             Ok(mode) => mode,
             Err(refusal) => {
-                self.deny(record.entry.call, Protocol::Tcp, to, record.name.clone(), refusal);
+                self.traffic.deny(
+                    record.entry.call,
+                    Protocol::Tcp,
+                    to,
+                    record.name.clone(),
+                    refusal,
+                );
                 cell.abort();
                 return None;
             }
@@ -178,11 +255,13 @@ impl Worker {
                 record.name = Some(name);
             }
         }
-        lock(&self.account).count_opened(&record.entry);
-        Some(match by_request {
-            true => self.relay_requests(cell, host, allowed, record, to).await,
-            false => self.relay(&cell, &host, record).await,
-        })
+        lock(&self.traffic.account).count_opened(&record.entry);
+        if by_request {
+            return Some(self.relay_requests(cell, host, allowed, record, to).await);
+        }
+        let ConnectionRecord { entry, sent, received, .. } = record;
+        let relay = Relay { traffic: &self.traffic, cell: &cell, host: &host, entry };
+        Some(relay.run(sent, received).await)
     }
 
     /// Answers a segment for which the host could not connect. Returns how the connection ended;
@@ -194,7 +273,7 @@ impl Worker {
         errno: Errno,
     ) -> Option<ConnectionEnd> {
         if matches!(errno, Errno::ECONNREFUSED | Errno::ECONNRESET) {
-            self.link.send(packet::reset(&opening.syn, &opening.packet));
+            self.traffic.link.send(packet::reset(&opening.syn, &opening.packet));
             return Some(ConnectionEnd::Refused);
         }
         if errno == Errno::ETIMEDOUT {
@@ -211,7 +290,7 @@ impl Worker {
     }
 
     fn undelivered(&self, opening: &Opening, reason: Undelivered) {
-        self.link.send(packet::undelivered(&opening.syn, opening.ends.cell.ip(), reason));
+        self.traffic.link.send(packet::undelivered(&opening.syn, opening.ends.cell.ip(), reason));
     }
 
     /// Decides how to relay a connection; reads the host's name where only rules by name allow the
@@ -270,189 +349,8 @@ impl Worker {
     }
 
     fn intercepts(&self, named: &Named) -> bool {
-        let judge = lock(&self.judge);
+        let judge = lock(&self.traffic.judge);
         judge.rule(named.rule).is_none_or(model::egress::EgressRule::intercepts)
-    }
-
-    /// Moves bytes both ways until both sides have closed or a limit is reached.
-    async fn relay(
-        &self,
-        cell: &CellStream,
-        host: &TcpStream,
-        record: &mut ConnectionRecord,
-    ) -> ConnectionEnd {
-        let ConnectionRecord { entry, sent, received, .. } = record;
-        let both = async {
-            tokio::try_join!(
-                self.to_host(cell, host, entry, sent),
-                self.to_cell(cell, host, entry, received)
-            )
-        };
-        let result = tokio::select! {
-            biased;
-            result = both => result,
-            // Both directions may be waiting for the server only.
-            () = cell.reset() => Err(RelayError::Reset),
-        };
-        match result {
-            Ok(_) => ConnectionEnd::Relayed,
-            Err(RelayError::Limit) => {
-                cut(cell, host);
-                ConnectionEnd::Limit
-            }
-            Err(RelayError::Reset) => {
-                cut(cell, host);
-                ConnectionEnd::Relayed
-            }
-        }
-    }
-
-    async fn to_host(
-        &self,
-        cell: &CellStream,
-        host: &TcpStream,
-        entry: &Entry,
-        count: &mut u64,
-    ) -> Result<(), RelayError> {
-        while cell.readable().await? == Ready::Yes {
-            self.wait_for_allowance(entry.call, Direction::Sent).await?;
-            host.writable().await?;
-            let moved = self.transfer(entry, Direction::Sent, |max_bytes| {
-                cell.receive(|bytes| {
-                    let length = bytes.len().min(max_bytes);
-                    let result = host.try_write(bytes.get(..length).unwrap_or_default());
-                    (*result.as_ref().unwrap_or(&0), result)
-                })
-            })?;
-            *count = count.saturating_add(moved.bytes());
-        }
-        shut_down(host);
-        // The program may be gone; a cell that waits for nothing would never send a reset by
-        // itself.
-        cell.enable_keep_alive();
-        Ok(())
-    }
-
-    async fn to_cell(
-        &self,
-        cell: &CellStream,
-        host: &TcpStream,
-        entry: &Entry,
-        count: &mut u64,
-    ) -> Result<(), RelayError> {
-        loop {
-            self.wait_for_allowance(entry.call, Direction::Received).await?;
-            host.readable().await?;
-            cell.writable().await?;
-            let moved = self.transfer(entry, Direction::Received, |max_bytes| {
-                cell.send(|room| {
-                    let length = room.len().min(max_bytes);
-                    let result = host.try_read(room.get_mut(..length).unwrap_or_default());
-                    (*result.as_ref().unwrap_or(&0), result)
-                })
-            })?;
-            if moved == Moved::Bytes(0) {
-                break;
-            }
-            *count = count.saturating_add(moved.bytes());
-        }
-        cell.finish();
-        // Half closed: the cell may keep sending.
-        Ok(())
-    }
-
-    /// Moves as many bytes as the call may move now, and counts them. `transfer` is a plain closure
-    /// so that it cannot await: otherwise each connection of the call could move the same bytes of
-    /// its limits.
-    fn transfer(
-        &self,
-        entry: &Entry,
-        direction: Direction,
-        try_move: impl FnOnce(usize) -> io::Result<io::Result<usize>>,
-    ) -> Result<Moved, RelayError> {
-        let allowance = lock(&self.account).allowance(entry.call, direction);
-        let max_bytes = match allowance {
-            Allowance::Bytes(bytes) => bytes,
-            // The caller waits before the next try.
-            Allowance::Wait(_) => return Ok(Moved::Later),
-            Allowance::Over => return Err(RelayError::Limit),
-        };
-        match try_move(max_bytes)? {
-            Ok(bytes) => {
-                lock(&self.account).count_moved(entry, direction, bytes);
-                Ok(Moved::Bytes(bytes))
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Moved::Later),
-            Err(_) => Err(RelayError::Reset),
-        }
-    }
-
-    /// Waits until bytes may be moved.
-    async fn wait_for_allowance(
-        &self,
-        call: CallId,
-        direction: Direction,
-    ) -> Result<(), RelayError> {
-        loop {
-            let allowance = lock(&self.account).allowance(call, direction);
-            match allowance {
-                Allowance::Bytes(_) => return Ok(()),
-                Allowance::Wait(time) => tokio::time::sleep(time).await,
-                Allowance::Over => return Err(RelayError::Limit),
-            }
-        }
-    }
-
-    /// Reports a closed connection to the audit log.
-    fn audit_closed(
-        &self,
-        protocol: Protocol,
-        address: SocketAddr,
-        record: ConnectionRecord,
-        verdict: ConnectionEnd,
-    ) {
-        let milliseconds = u64::try_from(record.since.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let connection = model::egress::Connection {
-            protocol,
-            name: record.name,
-            address,
-            rule: Some(record.entry.rule),
-            sent: record.sent,
-            received: record.received,
-            milliseconds,
-            end: verdict,
-            request: None,
-        };
-        self.audit(record.entry.call, connection);
-    }
-}
-
-/// Number of bytes moved, or `Later` if the other side or the rate had no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moved {
-    Bytes(usize),
-    Later,
-}
-
-impl Moved {
-    fn bytes(self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => u64::try_from(bytes).unwrap_or(u64::MAX),
-            Self::Later => 0,
-        }
-    }
-}
-
-/// Why a relay ended before both sides had closed.
-#[derive(Debug)]
-enum RelayError {
-    Reset,
-    Limit,
-}
-
-impl From<io::Error> for RelayError {
-    fn from(_: io::Error) -> Self {
-        Self::Reset
     }
 }
 
@@ -493,25 +391,6 @@ async fn first_bytes(cell: &CellStream, host: &TcpStream) -> First {
             _ = host.readable() => return First::Server,
         }
     }
-}
-
-/// Closes both sides with a reset.
-fn cut(cell: &CellStream, host: &TcpStream) {
-    cell.abort();
-    // On failure closing the socket sends FIN or RST anyway.
-    nix::sys::socket::setsockopt(
-        host,
-        nix::sys::socket::sockopt::Linger,
-        &nix::libc::linger { l_onoff: 1, l_linger: 0 },
-    )
-    .unwrap_or_default();
-}
-
-/// Signals to the server that no more bytes come. Fails only if the server has closed already.
-fn shut_down(host: &TcpStream) {
-    use std::os::fd::AsRawFd;
-    nix::sys::socket::shutdown(host.as_raw_fd(), nix::sys::socket::Shutdown::Write)
-        .unwrap_or_default();
 }
 
 fn refusal(reason: &str) -> Refusal {

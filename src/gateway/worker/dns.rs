@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use domain::base::Ttl;
@@ -16,11 +16,11 @@ use domain::base::iana::{Class, Opcode, Rcode, Rtype};
 use model::egress::frames::CallId;
 use model::egress::{Connection, ConnectionEnd, Protocol, QUESTION};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::Worker;
 use super::account::{Allowance, Direction};
-use super::dns_cache::MAX_TTL;
+use super::dns_cache::{DnsCache, MAX_TTL};
 use super::dns_message::{
     Answer, DnsQuestion, Request, UpstreamAnswer, UpstreamQuestion, address, address_record,
     plain_name,
@@ -28,6 +28,7 @@ use super::dns_message::{
 use super::judge::Refusal;
 use super::packet::{self, MTU, RESOLVER};
 use super::stack::{CellStream, lock};
+use super::traffic::{CellTraffic, audit_line, milliseconds_since};
 
 /// Port of resolvers.
 pub(crate) const PORT: u16 = 53;
@@ -68,22 +69,35 @@ enum Transport {
     Tcp,
 }
 
-impl Worker {
+/// The resolver of a cell.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    pub traffic: Arc<CellTraffic>,
+    pub cache: Mutex<DnsCache>,
+    /// A permit for each question by UDP that may be answered at once.
+    pub questions: Semaphore,
+    /// Number of resolvers that the gateway knows.
+    pub resolvers: u8,
+    /// Names of the host's own table.
+    pub hosts: Arc<Vec<(String, IpAddr)>>,
+}
+
+impl Resolver {
     /// Answers a datagram to the resolver.
-    pub(crate) async fn answer_datagram(
+    pub(super) async fn answer_datagram(
         self: Arc<Self>,
         from: SocketAddr,
         resolver: SocketAddr,
         bytes: Vec<u8>,
     ) {
         if let Some(answer) = self.answer(&bytes, Transport::Udp).await {
-            self.link.send(packet::datagram(resolver, from, &answer));
+            self.traffic.link.send(packet::datagram(resolver, from, &answer));
         }
         self.questions.add_permits(1);
     }
 
     /// Answers questions over a connection to the resolver (RFC 7766).
-    pub(crate) async fn answer_stream(self: Arc<Self>, mut cell: CellStream) {
+    pub(super) async fn answer_stream(&self, mut cell: CellStream) {
         for _ in 0..MAX_STREAM_QUESTIONS {
             let Ok(Ok(length)) = timeout(IDLE_TIMEOUT, cell.read_u16()).await else { break };
             let mut question = vec![0; usize::from(length)];
@@ -126,7 +140,7 @@ impl Worker {
         let Some(name) = plain_name(question.qname()) else {
             return Answer::empty(Rcode::NXDOMAIN);
         };
-        let resolves = lock(&self.judge).resolves(&name);
+        let resolves = lock(&self.traffic.judge).resolves(&name);
         if let Err(refusal) = resolves {
             return self.prohibited(&name, refusal, Rcode::NXDOMAIN);
         }
@@ -170,7 +184,7 @@ impl Worker {
         let addresses: Vec<IpAddr> = upstream.records.iter().filter_map(address).collect();
         let host_addresses = match addresses.is_empty() {
             true => Vec::new(),
-            false => self.sockets.host_addresses(&addresses).await,
+            false => self.traffic.sockets.host_addresses(&addresses).await,
         };
         let mut answer = Answer::empty(upstream.code);
         let mut kept = 0_usize;
@@ -181,7 +195,7 @@ impl Worker {
                 continue;
             }
             if let Some(address) = address(&record) {
-                let mut judge = lock(&self.judge);
+                let mut judge = lock(&self.traffic.judge);
                 if host_addresses.contains(&address) || !judge.may_disclose(name, address) {
                     dropped = dropped.saturating_add(1);
                     continue;
@@ -210,7 +224,7 @@ impl Worker {
             None => refusal.reason.clone(),
         };
         let answer = Answer { explanation: Some(text), ..Answer::empty(code) };
-        let mut account = lock(&self.account);
+        let mut account = lock(&self.traffic.account);
         let call = account.call();
         account.count_denied(call, name.to_owned(), refusal);
         drop(account);
@@ -219,15 +233,15 @@ impl Worker {
 
     /// Returns the cached answer for a name and type, or asks the host's resolvers.
     async fn resolve(&self, name: &str, kind: Rtype) -> Result<Answer, Unresolved> {
-        let cached = lock(&self.dns_cache).get(name, kind, Instant::now());
+        let cached = lock(&self.cache).get(name, kind, Instant::now());
         if let Some(cached) = cached {
             return Ok(cached);
         }
         let since = Instant::now();
-        let mut forwarded = ForwardedQuestion { call: self.call(), sent: 0, received: 0 };
+        let mut forwarded = ForwardedQuestion { call: self.traffic.call(), sent: 0, received: 0 };
         let resolved = self.forward(name, kind, &mut forwarded).await;
         if let Ok((answer, bytes)) = &resolved {
-            lock(&self.dns_cache).insert(name, kind, answer, *bytes, Instant::now());
+            lock(&self.cache).insert(name, kind, answer, *bytes, Instant::now());
         }
         if forwarded.sent > 0 {
             let end = match &resolved {
@@ -235,20 +249,16 @@ impl Worker {
                 Err(Unresolved::Silent) => ConnectionEnd::Timeout,
                 Err(Unresolved::Over(_)) => ConnectionEnd::Limit,
             };
-            let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            // The cell must not learn which of the host's resolvers answered.
+            let address = SocketAddr::new(RESOLVER[0], PORT);
             let question = Connection {
-                protocol: Protocol::Udp,
-                name: Some(name.to_owned()),
-                // The cell must not learn which of the host's resolvers answered.
-                address: SocketAddr::new(RESOLVER[0], PORT),
-                rule: None,
                 sent: forwarded.sent,
                 received: forwarded.received,
-                milliseconds,
-                end,
+                milliseconds: milliseconds_since(since),
                 request: Some(format!("{QUESTION}{kind}")),
+                ..audit_line(Protocol::Udp, address, Some(name.to_owned()), end)
             };
-            self.audit(forwarded.call, question);
+            self.traffic.audit(forwarded.call, question);
         }
         resolved.map(|(answer, _)| answer)
     }
@@ -286,7 +296,7 @@ impl Worker {
         forwarded: &mut ForwardedQuestion,
     ) -> Result<(UpstreamAnswer, usize), ExchangeError> {
         let bytes = question.bytes.as_slice();
-        let socket = self.sockets.resolver(resolver).await?;
+        let socket = self.traffic.sockets.resolver(resolver).await?;
         self.count_bytes(forwarded, Direction::Sent, bytes.len()).await?;
         socket.send(bytes).await?;
         let mut buffer = vec![0; MTU];
@@ -298,7 +308,7 @@ impl Worker {
             if !answer.is_truncated {
                 return Ok((answer, length));
             }
-            let mut stream = self.sockets.resolver_stream(resolver).await?;
+            let mut stream = self.traffic.sockets.resolver_stream(resolver).await?;
             let length = u16::try_from(bytes.len()).map_err(|_| ExchangeError::Io)?;
             // Includes the two bytes of the length.
             self.count_bytes(forwarded, Direction::Sent, bytes.len().saturating_add(2)).await?;
@@ -335,7 +345,7 @@ impl Worker {
         bytes: usize,
     ) -> Result<Option<Duration>, ExchangeError> {
         let length = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let mut account = lock(&self.account);
+        let mut account = lock(&self.traffic.account);
         account.check_bytes_left(forwarded.call, direction, length).map_err(ExchangeError::Over)?;
         // A question is not sent unless the limits leave room for an answer.
         account

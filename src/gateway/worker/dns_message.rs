@@ -24,7 +24,7 @@ pub(crate) type DnsName = Name<Vec<u8>>;
 pub(crate) type DnsRecord = Record<DnsName, ZoneRecordData<Vec<u8>, DnsName>>;
 pub(crate) type DnsQuestion = Question<DnsName>;
 
-/// What is answered to a question.
+/// The answer to a question.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) code: Rcode,
@@ -222,7 +222,7 @@ fn questions(message: &Message<[u8]>) -> Option<Vec<DnsQuestion>> {
     message.question().map(|question| question.ok().map(owned)).collect()
 }
 
-/// What follows the questions of a message.
+/// The records that follow the questions of a message.
 struct Sections {
     answers: Vec<DnsRecord>,
     authorities: Vec<DnsRecord>,

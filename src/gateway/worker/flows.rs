@@ -1,10 +1,11 @@
 //! Relays datagrams and echo requests: each flow has a connected socket of the host, whose errors
 //! are passed to the cell.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use model::egress::frames::CallId;
@@ -17,13 +18,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::Worker;
 use super::account::{Allowance, Direction, Entry};
 use super::connection::unreachable;
 use super::judge::{Allowed, Decision};
 use super::packet::{self, MTU, Undelivered};
 use super::sockets::NoSocket;
 use super::stack::{self, lock};
+use super::traffic::{CellTraffic, ConnectionRecord};
 use super::unsent::UnsentGuard;
 
 /// Maximum number of flows of a cell.
@@ -81,9 +82,60 @@ impl Flow {
     }
 }
 
-impl Worker {
+/// The flows of a cell.
+#[derive(Debug)]
+pub(super) struct Flows {
+    pub traffic: Arc<CellTraffic>,
+    pub open: Mutex<HashMap<Flow, FlowHandle>>,
+}
+
+/// A flow, with the channel to its task.
+#[derive(Debug)]
+pub(super) struct FlowHandle {
+    /// The call in which the flow began, for which it counts.
+    pub call: CallId,
+    /// `None` once the flow is to end.
+    pub packets: Option<mpsc::Sender<Outgoing>>,
+}
+
+/// One datagram on the network: the kernel may leave several in one packet of the cell.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    pub payload: &'a [u8],
+    pub hops: u8,
+    pub sequence: u16,
+}
+
+impl Flows {
+    /// Passes a part to its flow. Dropped if too much waits, as by a network.
+    pub(super) fn pass_on(self: &Arc<Self>, flow: Flow, part: &Part<'_>) {
+        let mut flows = lock(&self.open);
+        let call = flows.get(&flow).map_or_else(|| self.traffic.call(), |handle| handle.call);
+        let Some(guard) = self.traffic.unsent.add(call, part.payload.len()) else { return };
+        let full = flows.len() >= MAX_FLOWS;
+        let handle = match flows.get(&flow) {
+            Some(handle) => handle,
+            None if full => return,
+            None => {
+                let (sender, packets) = mpsc::channel(MAX_WAITING);
+                tokio::spawn(Arc::clone(self).carry(flow, call, packets));
+                flows.entry(flow).or_insert(FlowHandle { call, packets: Some(sender) })
+            }
+        };
+        if let Some(sender) = &handle.packets {
+            let outgoing = Outgoing {
+                payload: part.payload.to_vec(),
+                hops: part.hops,
+                sequence: part.sequence,
+                guard,
+            };
+            // A full queue drops the packet, as a network would; a closed one belongs to a flow that ends.
+            sender.try_send(outgoing).unwrap_or_default();
+        }
+    }
+
     /// Judges a flow, and relays it until it is idle or over a limit.
-    pub(crate) async fn flow(
+    async fn carry(
         self: Arc<Self>,
         flow: Flow,
         call: CallId,
@@ -91,25 +143,13 @@ impl Worker {
     ) {
         let since = Instant::now();
         if let Some((socket, entry)) = self.open(&flow, call, &mut packets).await {
-            let mut open = OpenFlow { flow, socket, entry, sent: 0, received: 0, hops: 0 };
-            let verdict = self.relay_packets(&mut open, &mut packets).await;
-            let call = open.entry.call;
-            lock(&self.account).release_slot(call);
-            let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let connection = model::egress::Connection {
-                protocol: flow.protocol(),
-                name: None,
-                address: flow.remote,
-                rule: Some(open.entry.rule),
-                sent: open.sent,
-                received: open.received,
-                milliseconds,
-                end: verdict,
-                request: None,
-            };
-            self.audit(call, connection);
+            let record = ConnectionRecord::new(entry, None, since);
+            let mut open = OpenFlow { flow, socket, record, hops: 0 };
+            let end = self.relay_packets(&mut open, &mut packets).await;
+            lock(&self.traffic.account).release_slot(call);
+            self.traffic.audit_closed(flow.protocol(), flow.remote, open.record, end);
         }
-        lock(&self.flows).remove(&flow);
+        lock(&self.open).remove(&flow);
     }
 
     /// Judges the first packet of a flow. Returns its socket; a refusal is reported to the cell.
@@ -120,11 +160,11 @@ impl Worker {
         packets: &mut mpsc::Receiver<Outgoing>,
     ) -> Option<(AsyncFd<OwnedFd>, Entry)> {
         let to = flow.remote;
-        let decision = lock(&self.judge).decide(flow.protocol(), to.ip(), flow.port());
+        let decision = lock(&self.traffic.judge).decide(flow.protocol(), to.ip(), flow.port());
         let opened = match decision {
             Decision::Allowed(allowed) => self.open_allowed(flow, call, &allowed).await,
             Decision::Refused(refusal) => {
-                self.deny(call, flow.protocol(), to, None, refusal);
+                self.traffic.deny(call, flow.protocol(), to, None, refusal);
                 Err(Undelivered::Denied)
             }
         };
@@ -134,7 +174,7 @@ impl Worker {
         };
         let first = packets.recv().await?;
         let quoted = flow.as_sent(&first.payload, first.sequence);
-        self.link.send(packet::undelivered(&quoted, flow.cell.ip(), undelivered));
+        self.traffic.link.send(packet::undelivered(&quoted, flow.cell.ip(), undelivered));
         None
     }
 
@@ -153,22 +193,22 @@ impl Worker {
             (false, None) => to.to_string(),
         };
         let entry = Entry { call, to: to_entry, rule: allowed.rule().to_owned() };
-        let taken = lock(&self.account).take_slot(call);
+        let taken = lock(&self.traffic.account).take_slot(call);
         if let Err(refusal) = taken {
-            self.deny(call, flow.protocol(), to, None, refusal);
+            self.traffic.deny(call, flow.protocol(), to, None, refusal);
             return Err(Undelivered::Denied);
         }
-        let socket = self.sockets.datagrams(flow.protocol(), to).await;
+        let socket = self.traffic.sockets.datagrams(flow.protocol(), to).await;
         let interest = Interest::READABLE.add(Interest::ERROR);
         let socket =
             socket.and_then(|one| stack::async_fd(one, interest).map_err(NoSocket::Failed));
         match socket {
             Ok(socket) => {
-                lock(&self.account).count_opened(&entry);
+                lock(&self.traffic.account).count_opened(&entry);
                 Ok((socket, entry))
             }
             Err(no_socket) => {
-                lock(&self.account).release_slot(call);
+                lock(&self.traffic.account).release_slot(call);
                 Err(self.not_opened(flow, call, no_socket))
             }
         }
@@ -187,7 +227,7 @@ impl Worker {
             NoSocket::Failed(errno) => format!("the host refuses to send: {}", errno.desc()),
         };
         let refusal = super::judge::Refusal { reason, grant: None };
-        self.deny(call, flow.protocol(), flow.remote, None, refusal);
+        self.traffic.deny(call, flow.protocol(), flow.remote, None, refusal);
         Undelivered::Denied
     }
 
@@ -237,10 +277,11 @@ impl Worker {
 
     /// Sends a packet of the cell. Returns false if a limit of the call is reached.
     async fn send_packet(&self, open: &mut OpenFlow, outgoing: &Outgoing) -> bool {
-        let call = open.entry.call;
+        let call = open.record.entry.call;
         let bytes = outgoing.payload.len().saturating_add(HEADER);
         loop {
-            let allowance = lock(&self.account).allowance_of_packet(call, Direction::Sent, bytes);
+            let allowance =
+                lock(&self.traffic.account).allowance_of_packet(call, Direction::Sent, bytes);
             match allowance {
                 Allowance::Bytes(_) => break,
                 Allowance::Wait(time) => tokio::time::sleep(time).await,
@@ -261,8 +302,13 @@ impl Worker {
         for _ in 0..2 {
             match send(open.socket.get_ref().as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT) {
                 Ok(_) => {
-                    open.sent = open.sent.saturating_add(u64::try_from(bytes).unwrap_or(0));
-                    lock(&self.account).count_moved(&open.entry, Direction::Sent, bytes);
+                    open.record.sent =
+                        open.record.sent.saturating_add(u64::try_from(bytes).unwrap_or(0));
+                    lock(&self.traffic.account).count_moved(
+                        &open.record.entry,
+                        Direction::Sent,
+                        bytes,
+                    );
                     break;
                 }
                 Err(_) => drop(self.forward_errors(open)),
@@ -284,9 +330,9 @@ impl Worker {
             let flow = open.flow;
             let payload = if flow.echo { length.saturating_sub(8) } else { length };
             let bytes = payload.saturating_add(HEADER);
-            let call = open.entry.call;
+            let call = open.record.entry.call;
             let allowance =
-                lock(&self.account).allowance_of_packet(call, Direction::Received, bytes);
+                lock(&self.traffic.account).allowance_of_packet(call, Direction::Received, bytes);
             match allowance {
                 Allowance::Bytes(_) => {}
                 // Dropped, as a network that is too slow would.
@@ -304,9 +350,10 @@ impl Worker {
             } else {
                 packet::datagram(flow.remote, flow.cell, message)
             };
-            open.received = open.received.saturating_add(u64::try_from(bytes).unwrap_or(0));
-            lock(&self.account).count_moved(&open.entry, Direction::Received, bytes);
-            self.link.send(frame);
+            open.record.received =
+                open.record.received.saturating_add(u64::try_from(bytes).unwrap_or(0));
+            lock(&self.traffic.account).count_moved(&open.record.entry, Direction::Received, bytes);
+            self.traffic.link.send(frame);
         }
         Drained::Some
     }
@@ -326,7 +373,7 @@ impl Worker {
                 false => flow.as_sent(quoted, 0),
             };
             let start = [error.kind, error.code, 0, 0, 0, 0, 0, 0];
-            self.link.send(packet::error(error.from, flow.cell.ip(), start, &quoted));
+            self.traffic.link.send(packet::error(error.from, flow.cell.ip(), start, &quoted));
         }
         Drained::Some
     }
@@ -352,9 +399,7 @@ fn sequence_of(message: &[u8]) -> Option<u16> {
 struct OpenFlow {
     flow: Flow,
     socket: AsyncFd<OwnedFd>,
-    entry: Entry,
-    sent: u64,
-    received: u64,
+    record: ConnectionRecord,
     /// Time to live set on the socket; 0 at first.
     hops: u8,
 }

@@ -2,7 +2,8 @@
 //!
 //! A worker has one thread and one runtime. [`Worker::drive`] reads the cell's packets and the
 //! gateway's frames. A task carries each connection, flow and DNS question, which counts for the
-//! call in which it began; `dispatch` hands it the packets. No lock is held across an await.
+//! call in which it began; `dispatch` hands it the packets. `traffic` has what all of them share.
+//! No lock is held across an await.
 
 pub(crate) mod account;
 pub(crate) mod connection;
@@ -14,36 +15,36 @@ pub(crate) mod first_flight;
 pub(crate) mod flows;
 pub(crate) mod judge;
 pub(crate) mod packet;
+mod relay;
 pub(crate) mod requests;
 pub(crate) mod sockets;
 pub(crate) mod stack;
+mod traffic;
 pub(crate) mod unsent;
 
-use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use model::egress::frames::{
-    CallId, CellKey, FRAME_BYTES, FromGateway, ToGateway, decode, encode, encode_tally,
-};
-use model::egress::{Connection, ConnectionEnd, Egress, Protocol};
+use model::egress::Egress;
+use model::egress::frames::{CallId, CellKey, FRAME_BYTES, ToGateway, decode};
 use nix::errno::Errno;
-use sys::socket::{PacketWait, receive_into, send_bytes};
+use sys::socket::{PacketWait, receive_into};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 use crate::cells::{CurrentCall, is_ready};
 use crate::intercept::CellRequests;
 use account::Account;
-use dispatch::{FlowHandle, MAX_CONNECTING};
-use dns_cache::DnsCache;
-use flows::Flow;
-use judge::{Judge, Refusal};
+use connection::{Connections, MAX_CONNECTING};
+use dns::Resolver;
+use flows::Flows;
+use judge::Judge;
 use sockets::SocketSource;
-use stack::{Ends, Link, Stack, lock};
+use stack::{Link, Stack, lock};
+use traffic::{CellTraffic, SEND_TIMEOUT, SHORT_TICK};
 use unsent::Unsent;
 
 /// Maximum number of DNS questions that are answered at once.
@@ -57,11 +58,6 @@ pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(10);
 /// Time from the question for a call's tally in which the worker waits for what the call has sent.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(100);
-/// Total time in which a frame for the gateway must find room on the link. The supervisor waits 200
-/// ms.
-const SEND_TIMEOUT: Duration = Duration::from_millis(150);
-/// Interval at which either condition is checked.
-const SHORT_TICK: Duration = Duration::from_millis(1);
 /// Maximum number of packets read before a tally is sent. The packet socket holds about 280 small
 /// ones, or more if the host has set net.core.rmem_default.
 const MAX_BACKLOG: usize = 4_096;
@@ -126,31 +122,13 @@ fn drain_deadline() -> Option<Instant> {
     Instant::now().checked_add(DRAIN_TIMEOUT)
 }
 
-/// The state that the tasks of a worker share.
+/// A worker: reads what its cell and the gateway send, and starts the tasks.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    cell: CellKey,
-    stack: Arc<Mutex<Stack>>,
-    /// Wakes [`Worker::drive`], where the stack has something to send.
-    poke: Arc<Notify>,
-    link: Arc<Link>,
-    gateway: AsyncFd<OwnedFd>,
-    judge: Mutex<Judge>,
-    account: Mutex<Account>,
-    connecting: Mutex<HashSet<Ends>>,
-    flows: Mutex<HashMap<Flow, FlowHandle>>,
-    questions: Semaphore,
-    dns_cache: Mutex<DnsCache>,
-    sockets: SocketSource,
-    resolvers: u8,
-    hosts: Arc<Vec<(String, IpAddr)>>,
-    requests: CellRequests,
-    unsent: Unsent,
-    /// One reference for each connection that has no line in the audit log yet.
-    unlogged: Arc<()>,
-    /// Changes when the remaining connections must end: the cell is gone and they had their time to
-    /// drain.
-    over: watch::Receiver<()>,
+struct Worker {
+    traffic: Arc<CellTraffic>,
+    connections: Arc<Connections>,
+    flows: Arc<Flows>,
+    resolver: Arc<Resolver>,
 }
 
 /// Draws the seed of the stack's sequence numbers.
@@ -174,35 +152,45 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
     let link = Arc::new(Link { socket: registered(parts.packets)?, mac: Mutex::default() });
     let sockets = stack::async_fd(parts.sockets, Interest::READABLE.add(Interest::WRITABLE))?;
     let (running, over) = watch::channel(());
-    let worker = Arc::new(Worker {
+    let traffic = Arc::new(CellTraffic {
         cell: parts.cell,
-        stack: Arc::new(Mutex::new(Stack::new(Arc::clone(&link), seed))),
-        poke: Arc::default(),
-        link,
         gateway: registered(parts.gateway)?,
+        link: Arc::clone(&link),
+        sockets: SocketSource::over(sockets),
         account: Mutex::new(Account::new(parts.egress.limits, parts.begun.call)),
         judge: Mutex::new(Judge::new(parts.egress)),
-        connecting: Mutex::default(),
-        flows: Mutex::default(),
-        questions: Semaphore::new(MAX_QUESTIONS),
-        dns_cache: Mutex::default(),
-        sockets: SocketSource::over(sockets),
-        resolvers: parts.resolvers,
-        hosts: parts.hosts,
-        requests: parts.requests,
         unsent: Unsent::default(),
-        unlogged: Arc::default(),
-        over,
     });
-    lock(&worker.judge).only = parts.begun.only;
-    Arc::clone(&worker).drive(lifeline).await;
+    lock(&traffic.judge).only = parts.begun.only;
+    let worker = Worker {
+        connections: Arc::new(Connections {
+            traffic: Arc::clone(&traffic),
+            stack: Arc::new(Mutex::new(Stack::new(link, seed))),
+            poke: Arc::default(),
+            connecting: Mutex::default(),
+            requests: parts.requests,
+            unlogged: Arc::default(),
+            over,
+        }),
+        flows: Arc::new(Flows { traffic: Arc::clone(&traffic), open: Mutex::default() }),
+        resolver: Arc::new(Resolver {
+            traffic: Arc::clone(&traffic),
+            cache: Mutex::default(),
+            questions: Semaphore::new(MAX_QUESTIONS),
+            resolvers: parts.resolvers,
+            hosts: parts.hosts,
+        }),
+        traffic,
+    };
+    worker.drive(lifeline).await;
     worker.end_all(running).await;
-    worker.last_tally().await;
+    worker.traffic.send_last_tally().await;
     Ok(())
 }
 
 impl Worker {
-    async fn drive(self: Arc<Self>, lifeline: AsyncFd<OwnedFd>) {
+    /// Serves frames, packets and timers until the cell or the gateway has ended.
+    async fn drive(&self, lifeline: AsyncFd<OwnedFd>) {
         let mut next: Option<Duration> = None;
         let mut end: Option<Instant> = None;
         while end.is_none_or(|end| Instant::now() < end && self.has_unsent()) {
@@ -215,7 +203,7 @@ impl Worker {
             tokio::select! {
                 // Frames come first: a call begins before its packets.
                 biased;
-                readable = self.gateway.readable() => {
+                readable = self.traffic.gateway.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.frame() {
                         Ok(Frame::Handled) => {}
@@ -227,7 +215,7 @@ impl Worker {
                             if end.is_some() || is_ready(lifeline.get_ref()) {
                                 self.end_flows(began).await;
                             }
-                            self.send_tally(call, is_whole, began).await;
+                            self.traffic.send_tally(call, is_whole, began).await;
                         }
                         Ok(Frame::Close) => {
                             self.read_backlog().await;
@@ -243,7 +231,7 @@ impl Worker {
                     self.read_backlog().await;
                     end = drain_deadline();
                 }
-                readable = self.link.socket.readable() => {
+                readable = self.traffic.link.socket.readable() => {
                     let Ok(mut readable) = readable else { return };
                     match self.read(IN_A_ROW) {
                         Ok(()) => {}
@@ -252,10 +240,10 @@ impl Worker {
                         Err(_) => return,
                     }
                 }
-                () = self.poke.notified() => {}
+                () = self.connections.poke.notified() => {}
                 () = timer => {}
             }
-            next = lock(&self.stack).turn();
+            next = lock(&self.connections.stack).turn();
             if end.is_some() {
                 next = Some(next.map_or(TICK, |next| next.min(TICK)));
             }
@@ -265,12 +253,12 @@ impl Worker {
 
     /// Returns true while something that the cell has sent is not on the network yet.
     fn has_unsent(&self) -> bool {
-        lock(&self.stack).connections() > 0 || !self.unsent.is_empty()
+        lock(&self.connections.stack).connections() > 0 || !self.traffic.unsent.is_empty()
     }
 
     /// Reads what the cell has sent so far, which belongs to the ending call, and lets the tasks
     /// that handle it run. Returns false if there may be more.
-    async fn read_backlog(self: &Arc<Self>) -> bool {
+    async fn read_backlog(&self) -> bool {
         let began = Instant::now();
         let mut left = MAX_BACKLOG;
         while left > 0 && began.elapsed() < SETTLE_TIMEOUT {
@@ -291,20 +279,20 @@ impl Worker {
 
     /// Waits until everything that a call has sent is judged and its datagrams are on the network.
     /// Returns false if the time ran out.
-    async fn settle(self: &Arc<Self>, call: CallId, began: Instant) -> bool {
+    async fn settle(&self, call: CallId, began: Instant) -> bool {
         let is_all = self.read_backlog().await;
-        while !self.unsent.is_empty_for(call) && began.elapsed() < SETTLE_TIMEOUT {
-            lock(&self.stack).turn();
+        while !self.traffic.unsent.is_empty_for(call) && began.elapsed() < SETTLE_TIMEOUT {
+            lock(&self.connections.stack).turn();
             tokio::time::sleep(SHORT_TICK).await;
         }
-        is_all && self.unsent.is_empty_for(call)
+        is_all && self.traffic.unsent.is_empty_for(call)
     }
 
     /// Ends the flows of an ended cell, so that each is reported to the audit log.
     async fn end_flows(&self, began: Instant) {
-        lock(&self.flows).values_mut().for_each(|flow| flow.packets = None);
+        lock(&self.flows.open).values_mut().for_each(|flow| flow.packets = None);
         // Each flow removes itself, except one that waits under a rate limit.
-        while !lock(&self.flows).is_empty() && began.elapsed() < SETTLE_TIMEOUT {
+        while !lock(&self.flows.open).is_empty() && began.elapsed() < SETTLE_TIMEOUT {
             tokio::time::sleep(SHORT_TICK).await;
         }
     }
@@ -315,121 +303,32 @@ impl Worker {
         let began = Instant::now();
         self.end_flows(began).await;
         drop(running);
-        while Arc::strong_count(&self.unlogged) > 1 && began.elapsed() < SEND_TIMEOUT {
+        while Arc::strong_count(&self.connections.unlogged) > 1 && began.elapsed() < SEND_TIMEOUT {
             tokio::time::sleep(SHORT_TICK).await;
         }
-        let unlogged = Arc::strong_count(&self.unlogged).saturating_sub(1);
-        let flows = lock(&self.flows).len();
-        lock(&self.account).count_unlisted(unlogged.saturating_add(flows));
+        let unlogged = Arc::strong_count(&self.connections.unlogged).saturating_sub(1);
+        let flows = lock(&self.flows.open).len();
+        lock(&self.traffic.account).count_unlisted(unlogged.saturating_add(flows));
     }
 
     /// Reads and handles a frame of the gateway.
     fn frame(&self) -> Result<Frame, Errno> {
         let mut buffer = Vec::with_capacity(FRAME_BYTES);
-        let received = receive_into(self.gateway.get_ref(), &mut buffer, PacketWait::No)?;
+        let received = receive_into(self.traffic.gateway.get_ref(), &mut buffer, PacketWait::No)?;
         if received.bytes == 0 {
             return Ok(Frame::End);
         }
         let bytes = buffer.as_slice();
         match decode::<ToGateway>(bytes) {
-            Ok(ToGateway::Begin { cell, call, only }) if cell == self.cell => {
-                self.begin(CurrentCall { call, only });
+            Ok(ToGateway::Begin { cell, call, only }) if cell == self.traffic.cell => {
+                self.traffic.begin(CurrentCall { call, only });
             }
-            Ok(ToGateway::Ask { cell, call }) if cell == self.cell => {
+            Ok(ToGateway::Ask { cell, call }) if cell == self.traffic.cell => {
                 return Ok(Frame::Ask(call));
             }
-            Ok(ToGateway::Close { cell }) if cell == self.cell => return Ok(Frame::Close),
+            Ok(ToGateway::Close { cell }) if cell == self.traffic.cell => return Ok(Frame::Close),
             Ok(_) | Err(_) => {}
         }
         Ok(Frame::Handled)
-    }
-
-    fn begin(&self, begun: CurrentCall) {
-        lock(&self.judge).only = begun.only;
-        lock(&self.account).begin(begun.call);
-    }
-
-    /// Sends the tally of a call, for which the supervisor waits.
-    async fn send_tally(&self, call: CallId, is_whole: bool, began: Instant) {
-        let mut tally = lock(&self.account).tally(call);
-        tally.incomplete |= !is_whole;
-        if let Ok(frame) = encode_tally(self.cell, call, tally) {
-            self.send(&frame, began).await;
-        }
-    }
-
-    /// Sends the last tally to the gateway, which may be asked for it after this process has
-    /// exited.
-    async fn last_tally(&self) {
-        let cell = self.cell;
-        let (call, mut tally) = {
-            let mut account = lock(&self.account);
-            let call = account.call();
-            (call, account.tally(call))
-        };
-        tally.incomplete |= !self.unsent.is_empty_for(call);
-        // Halved until it fits a frame, as `encode_tally` does.
-        while !tally.rows.is_empty() || !tally.denied.is_empty() {
-            match encode(&FromGateway::Last { cell, call, tally: tally.clone() }) {
-                Ok(_) => break,
-                Err(_) => tally.halve(),
-            }
-        }
-        if let Ok(frame) = encode(&FromGateway::Last { cell, call, tally }) {
-            self.send(&frame, Instant::now()).await;
-        }
-    }
-
-    /// Sends a frame, and retries while the link is full: lines of the audit log may fill it.
-    async fn send(&self, frame: &[u8], began: Instant) {
-        // Any other error means that the gateway is gone, which the next read finds.
-        while send_bytes(self.gateway.get_ref(), frame) == Err(Errno::EAGAIN)
-            && began.elapsed() < SEND_TIMEOUT
-        {
-            tokio::time::sleep(SHORT_TICK).await;
-        }
-    }
-
-    /// Returns the current call, for which new traffic counts.
-    pub(crate) fn call(&self) -> CallId {
-        lock(&self.account).call()
-    }
-
-    /// Reports a connection of a call to the audit log. The line is left out if the link is full;
-    /// the tally then counts it as unlisted.
-    pub(crate) fn audit(&self, call: CallId, connection: Connection) {
-        let frame = encode(&FromGateway::Connection { cell: self.cell, call, connection });
-        let sent = frame.is_ok_and(|frame| send_bytes(self.gateway.get_ref(), &frame).is_ok());
-        if !sent {
-            lock(&self.account).count_unlisted(1);
-        }
-    }
-
-    /// Counts a refusal of a call and reports it to the audit log.
-    pub(crate) fn deny(
-        &self,
-        call: CallId,
-        protocol: Protocol,
-        to: SocketAddr,
-        name: Option<String>,
-        refusal: Refusal,
-    ) {
-        let shown = match protocol {
-            Protocol::Icmp => to.ip().to_string(),
-            Protocol::Tcp | Protocol::Udp => lock(&self.judge).shown(to),
-        };
-        lock(&self.account).count_denied(call, shown, refusal);
-        let denied = Connection {
-            protocol,
-            name,
-            address: to,
-            rule: None,
-            sent: 0,
-            received: 0,
-            milliseconds: 0,
-            end: ConnectionEnd::Denied,
-            request: None,
-        };
-        self.audit(call, denied);
     }
 }

@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use model::egress::frames::CallId;
-use model::egress::{ConnectionEnd, Protocol};
+use model::egress::{Connection, ConnectionEnd, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use super::Worker;
 use super::account::{Allowance, Direction, Entry};
-use super::connection::ConnectionRecord;
+use super::connection::Connections;
 use super::judge::{Allowed, Refusal};
 use super::stack::{CellStream, Ready, lock};
+use super::traffic::{CellTraffic, ConnectionRecord, audit_line};
 use crate::intercept::RequestEvents;
 
-impl Worker {
+impl Connections {
     /// Judges and relays the requests of a connection until either side ends it.
     pub(super) async fn relay_requests(
-        self: &Arc<Self>,
+        &self,
         cell: CellStream,
         host: TcpStream,
         allowed: &Allowed,
@@ -36,13 +36,13 @@ impl Worker {
         let reset = cell.reset();
         let stream = Counted {
             inner: cell,
-            worker: Arc::clone(self),
+            traffic: Arc::clone(&self.traffic),
             entry: record.entry.clone(),
             counts: Arc::clone(&counts),
             wait: None,
         };
         let events = Events {
-            worker: Arc::clone(self),
+            traffic: Arc::clone(&self.traffic),
             to,
             name: record.name.clone(),
             call: record.entry.call,
@@ -79,7 +79,7 @@ struct Counts {
 /// The cell's stream; its bytes count for the call and keep to the call's limits.
 struct Counted {
     inner: CellStream,
-    worker: Arc<Worker>,
+    traffic: Arc<CellTraffic>,
     entry: Entry,
     counts: Arc<Counts>,
     wait: Option<Pin<Box<Sleep>>>,
@@ -97,7 +97,7 @@ impl Counted {
                 ready!(wait.as_mut().poll(context));
                 self.wait = None;
             }
-            let allowance = lock(&self.worker.account).allowance(self.entry.call, direction);
+            let allowance = lock(&self.traffic.account).allowance(self.entry.call, direction);
             match allowance {
                 Allowance::Bytes(bytes) => return Poll::Ready(Ok(bytes)),
                 Allowance::Wait(time) => self.wait = Some(Box::pin(tokio::time::sleep(time))),
@@ -110,7 +110,7 @@ impl Counted {
     }
 
     fn moved(&self, direction: Direction, bytes: usize) {
-        lock(&self.worker.account).count_moved(&self.entry, direction, bytes);
+        lock(&self.traffic.account).count_moved(&self.entry, direction, bytes);
         let count = match direction {
             Direction::Sent => &self.counts.sent,
             Direction::Received => &self.counts.received,
@@ -165,7 +165,7 @@ impl AsyncWrite for Counted {
 
 /// Reports requests to the tally and the audit log.
 struct Events {
-    worker: Arc<Worker>,
+    traffic: Arc<CellTraffic>,
     to: SocketAddr,
     name: Option<String>,
     call: CallId,
@@ -174,25 +174,17 @@ struct Events {
 
 impl Events {
     fn audit(&self, request: &str, end: ConnectionEnd) {
-        let connection = model::egress::Connection {
-            protocol: Protocol::Tcp,
-            name: self.name.clone(),
-            address: self.to,
-            rule: Some(self.rule.clone()),
-            sent: 0,
-            received: 0,
-            milliseconds: 0,
-            end,
-            request: Some(request.to_owned()),
-        };
-        self.worker.audit(self.call, connection);
+        let line = audit_line(Protocol::Tcp, self.to, self.name.clone(), end);
+        let rule = Some(self.rule.clone());
+        self.traffic
+            .audit(self.call, Connection { rule, request: Some(request.to_owned()), ..line });
     }
 }
 
 impl RequestEvents for Events {
     fn denied(&self, request: &str, reason: &str, grant: Option<&str>) {
         let refusal = Refusal { reason: reason.to_owned(), grant: grant.map(str::to_owned) };
-        lock(&self.worker.account).count_denied(self.call, request.to_owned(), refusal);
+        lock(&self.traffic.account).count_denied(self.call, request.to_owned(), refusal);
         self.audit(request, ConnectionEnd::Denied);
     }
 
