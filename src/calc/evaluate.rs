@@ -157,7 +157,7 @@ impl Text {
         self.at_with_digits(scale, self.digits)
     }
 
-    /// Like [`Text::at`]; with 0 `digits`, the size of values does not request a higher scale.
+    /// Returns the same as [`Text::at`]; with 0 `digits`, the size of values requests no higher scale.
     fn at_with_digits(&self, scale: u32, digits: u32) -> String {
         let Self { text, decimals, .. } = self;
         match self.arithmetic {

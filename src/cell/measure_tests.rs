@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// An ordinary user 1000 with the group 100 and two more; the supervisor's map contains only the
-/// first.
+/// Returns the ids of an ordinary user 1000 with the group 100 and two more, of which the
+/// supervisor's map contains only the first.
 fn operator() -> Operator {
     Operator {
         namespaces: Vec::new(),
@@ -79,7 +79,7 @@ fn interfaces_must_be_those_of_the_link_and_no_others() -> std::io::Result<()> {
     Ok(())
 }
 
-/// `/proc/PID/limits` with these values for core files.
+/// Writes `/proc/PID/limits` with these values for core files.
 fn limits_with(core_files: &str) -> String {
     format!(
         "Limit                     Soft Limit           Hard Limit           Units     \n\

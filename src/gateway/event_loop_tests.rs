@@ -35,8 +35,8 @@ fn gateway<'a>(
     (gateway, worker, theirs)
 }
 
-/// Same, with a worker that runs `act` and exits with code 0. Returns also the cell's end of its
-/// lifeline.
+/// Makes a gateway like the function above, with a worker that runs `act` and exits with code 0.
+/// Returns the cell's end of the lifeline too.
 fn gateway_with_worker<'a>(
     link: &'a OwnedFd,
     spec: &'a GatewaySpec,
@@ -240,8 +240,8 @@ fn the_tally_of_a_worker_that_has_just_exited_is_sent() {
     let (supervisor, link) = pair().expect("a pair");
     let spec = spec();
     let (mut gateway, worker, (frames, sockets), init) = gateway_with_worker(&link, &spec, || ());
-    // As after a quick call: the cell ends, its worker leaves a tally and exits, and the supervisor
-    // ask_for_socket, all before the loop runs again.
+    // After a quick call, the cell ends, its worker leaves a tally and exits, and the supervisor asks
+    // for the tally, all before the loop runs again.
     nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
     let tally = Tally { unlisted: 3, ..Tally::default() };
     let last = FromGateway::Last { cell: KEY, call: 10, tally: tally.clone() };

@@ -58,9 +58,9 @@ pub enum InterceptError {
 
 /// Receives events about requests. `request` is the method and the URL without the query.
 pub trait RequestEvents: Send + Sync {
-    /// A request was refused.
+    /// Reports that a request was refused.
     fn denied(&self, request: &str, reason: &str, grant: Option<&str>);
-    /// A request was answered with this status.
+    /// Reports that a request was answered with this status.
     fn answered(&self, request: &str, status: u16);
 }
 

@@ -209,7 +209,7 @@ pub enum Harm {
     WhereShared,
 }
 
-/// Which other attacks may run at the same time.
+/// The other attacks that may run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
     Any,

@@ -58,7 +58,7 @@ pub mod attribute {
     pub(crate) const IDMAP: u64 = 0x10_0000;
 }
 
-/// Which mounts a change of attributes applies to.
+/// The mounts to which a change of attributes applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     One,

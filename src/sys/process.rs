@@ -10,7 +10,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 use super::{Result, check, errno};
 
-/// Which side of [`clone3`] a process is on.
+/// The side of [`clone3`] on which a process is.
 #[derive(Debug)]
 pub enum Side {
     Parent(Child),

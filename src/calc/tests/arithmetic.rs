@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// a/b to `places` decimal places, half to even, by long division.
+/// Divides a by b to `places` decimal places, half to even, by long division.
 fn divided(a: i64, b: i64, places: usize) -> String {
     let negative = (a < 0) != (b < 0);
     let a = u128::from(a.unsigned_abs());
@@ -48,7 +48,7 @@ proptest! {
         prop_assert_eq!(evaluated.ok(), Some(Ok((expected, None))));
     }
 
-    /// sqrt(n^2+2k)-n is k/n, except for k^2/2n^3, which is below every returned place.
+    /// Checks with sqrt(n^2+2k)-n, which is k/n except for k^2/2n^3, which is below every returned place.
     #[test]
     fn a_cut_off_part_counts_next_to_exact_numbers_of_its_size(
         e in 30u32..220, k in 1i64..10, m in 1i64..10, form in 0usize..4, steps in 1u32..6,

@@ -33,7 +33,7 @@ const TICK: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct Payload {
     pub pid: Pid,
-    /// Its directory in a procfs, if the supervisor has sent it.
+    /// Directory in a procfs, if the supervisor has sent it.
     pub directory: Option<OwnedFd>,
 }
 

@@ -345,7 +345,7 @@ impl Watch {
     fn whole(&self, process: &Seen, seen: &[Seen]) -> Share {
         let pid = process.process.pid;
         let counted = match self.procfs.process(pid, &pid.to_string()) {
-            // It has begun to exit since: the other processes are charged for shared pages now.
+            // The process has begun to exit since: the other processes are charged for shared pages now.
             Look::Seen(now) if now.ending.is_some() => return by_last_look(process, seen),
             Look::Seen(now) => now.resident,
             Look::Gone => 0,
@@ -362,11 +362,11 @@ impl Watch {
 struct LastKnown {
     /// Bytes, including shared pages.
     resident: u64,
-    /// Its share of shared pages, if it was measured.
+    /// Share of the shared pages, if it was measured.
     share: Option<Share>,
     /// Time of the first look at which it was exiting.
     ending_since: Option<Instant>,
-    /// Its threads at a look at which it was exiting.
+    /// Threads at a look at which it was exiting.
     threads: Option<BTreeSet<i32>>,
 }
 

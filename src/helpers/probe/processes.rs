@@ -66,7 +66,7 @@ pub fn descriptors(count: usize) -> Answer {
     ))
 }
 
-/// Sleeps.
+/// Sleeps for some seconds.
 pub fn sleep(seconds: usize) -> Answer {
     let time = [seconds, 0];
     answer_or_refusal(

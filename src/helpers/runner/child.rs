@@ -113,7 +113,7 @@ impl<'w> Launch<'w> {
             let environment = environment.addresses();
             match self {
                 Self::Program(path) => match execute(path, &[path], &environment) {
-                    // As shells do with a script that names no interpreter.
+                    // Shells do the same with a script that names no interpreter.
                     Errno::NOEXEC => Err(execute(BASH, &[c"bash", path], &environment)),
                     errno => Err(errno),
                 },
@@ -168,7 +168,7 @@ impl Child {
         Ok(match low & 0x7f {
             0 => high,
             signal => {
-                // As shells, stays silent about SIGPIPE and requested ends.
+                // Like shells, stays silent about SIGPIPE and requested ends.
                 if ![SIGINT, SIGPIPE, SIGTERM].contains(&usize::from(signal)) {
                     let text = alloc::format!(": was ended by signal {signal}\n");
                     say(&[name.to_bytes(), text.as_bytes()].concat());

@@ -139,7 +139,7 @@ mod tests {
 
     const CHAIN: [(i32, i32); 5] = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)];
 
-    /// A cell of init and a program.
+    /// Begins with a cell of init and a program.
     fn begun() -> Lineage {
         let mut lineage = Lineage::default();
         // Children that the first look does not show may have been forked before the program was executed.

@@ -35,7 +35,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub pid: i32,
-    /// Its directory in the procfs; a thread's if the first thread has ended.
+    /// Directory in the procfs; a thread's if the first thread has ended.
     pub directory: String,
     /// Size of its mapped address space in bytes.
     pub size: u64,

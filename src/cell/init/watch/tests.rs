@@ -24,7 +24,7 @@ impl Procfs {
         Ok(procfs)
     }
 
-    /// The host's memory: `available` of 16 GiB, and the kernel's objects.
+    /// Sets the host's memory: `available` of 16 GiB, and the kernel's objects.
     fn host(&self, available: u64, slab: u64) -> std::io::Result<()> {
         let total = (16_u64 << 30) >> 10;
         let available = available >> 10;
@@ -59,7 +59,7 @@ fn a_full_host_is_distinguished_from_an_exceeded_limit() -> std::io::Result<()> 
     Ok(())
 }
 
-/// A process whose first thread has ended, with `threads` that are in no list.
+/// Makes a process whose first thread has ended, with `threads` that are in no list.
 fn without_first_thread(threads: u32) -> std::io::Result<Procfs> {
     let procfs = Procfs::new(MIB)?;
     let process = procfs.0.path().join(std::process::id().to_string());
@@ -113,7 +113,7 @@ impl Procfs {
     }
 }
 
-/// A watch that has seen half of a MiB of the process.
+/// Makes a watch that has seen half of a MiB of the process.
 fn with_memory(procfs: &Procfs) -> std::io::Result<Watch> {
     let status = "State:\tR\nVmSize: 1024 kB\nRssAnon: 512 kB\nFDSize: 64\nThreads: 2\n";
     fs::write(procfs.process().join("status"), status)?;
@@ -235,7 +235,7 @@ fn an_end_that_lasts_counts_by_its_share_or_else_whole() -> std::io::Result<()> 
             fs::write(procfs.process().join("smaps_rollup"), share)?;
             assert_eq!(shared_at(&mut watch, now)?, 300 << 10);
         }
-        // It may have the same pages.
+        // The other process may have the same pages.
         another(&procfs, "Pss: 0 kB\n")?;
         procfs.ends('R', &[])?;
         for (after, charged) in [(Duration::ZERO, early), (END_PATIENCE, late)] {
@@ -284,7 +284,7 @@ fn pages_that_a_process_shares_are_looked_at_unless_its_page_tables_take_too_lon
     Ok(())
 }
 
-/// What a look that is behind charges, where the host's kernel grew by a GiB meanwhile.
+/// Returns the bytes that an unfinished look charges after the host's kernel grew by a GiB.
 fn charged(size: u64) -> std::io::Result<u64> {
     let procfs = Procfs::new(size)?;
     let mut watch = procfs.watch()?;

@@ -88,7 +88,7 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// A server that requires the secret, and answers with the length of the body.
+/// Makes a server that requires the secret, and answers with the length of the body.
 fn guarded(alpn: &[&str]) -> Lab {
     let rules = vec![rule(&[(&["GET", "PUT"], &["/ok/**"])], Some(SecretForm::Bearer))];
     Lab::tls(rules, alpn, HOST).answering(|seen: &Seen| {

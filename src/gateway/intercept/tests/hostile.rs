@@ -191,7 +191,7 @@ async fn a_query_may_name_a_method_that_is_granted() {
     }
 }
 
-/// A rule with a secret for GET and a rule without one for DELETE, for the same host.
+/// Makes a rule with a secret for GET and a rule without one for DELETE, for the same host.
 fn two_rules() -> Lab {
     let read = rule(&[(&["GET", "COPY"], &["/ok/**"])], Some(SecretForm::Bearer));
     let delete = rule(&[(&["DELETE"], &["/**"]), (&["COPY"], &["/no/**"])], None);

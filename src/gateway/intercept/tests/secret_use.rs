@@ -14,7 +14,7 @@ use super::lab::{HOST, Lab, SECRET, Seen, placeholder, rule};
 
 const ALL: &[(&[&str], &[&str])] = &[(&["GET", "POST"], &["/**"])];
 
-/// A lab whose server returns the received authorization in a header and in the body.
+/// Makes a lab whose server returns the received authorization in a header and in the body.
 fn echoing(form: SecretForm) -> Lab {
     Lab::tls(vec![rule(ALL, Some(form))], &["http/1.1"], HOST).answering(|seen: &Seen| {
         let value = seen.headers.get("authorization").cloned();

@@ -87,7 +87,7 @@ fn rule(
     }
 }
 
-/// A rule with HTTP rules and a secret.
+/// Makes a rule with HTTP rules and a secret.
 fn intercepting() -> EgressRule {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let http = HttpRule { methods: words(&["GET", "PUT"]), paths: words(&["/ok/**"]) };
@@ -159,7 +159,7 @@ impl Lab {
     pub(crate) fn build() -> Self {
         let directory = tempfile::tempdir().unwrap();
         run("ip link set lo up");
-        // As distributions set it; with the kernel's default only root may ping.
+        // Distributions set this range; with the kernel's default only root may ping.
         let groups = if by_root() { "0 2147483647" } else { "0 0" };
         std::fs::write("/proc/sys/net/ipv4/ping_group_range", groups).unwrap();
         certify(directory.path());

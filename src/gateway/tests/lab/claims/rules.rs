@@ -84,7 +84,7 @@ fn narrowed(lab: &Lab) {
     assert_eq!(cell.run("curl -sS http://web.test/"), "hello web.test 0\n");
     assert_eq!(cell.connect("203.0.113.20", 7), "EHOSTUNREACH");
     assert_eq!(cell.run("dig +short a.wild.test"), "");
-    // What the profile does not allow stays denied.
+    // Hosts that the profile does not allow stay denied.
     cell.begin(4, only(&["other.test"], &["203.0.113.10"], &[]));
     assert_eq!(cell.run("dig +short other.test"), "");
     assert_eq!(cell.connect("203.0.113.10", 9000), "EHOSTUNREACH");
