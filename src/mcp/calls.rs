@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::logs::Logs;
 use crate::notifier::{self, OutputNotifier};
 use crate::tasks::{self, TaskCandidate};
-use capture::Produced;
-use capture::tap::Tap;
+use service::capture::Produced;
+use service::capture::tap::Tap;
 use service::refused::Refused;
 use service::{Caller, Scope};
 

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
 use super::script_run::{Answer, OutputReader, ScriptRun, random_mark, script_end};
-use service::capture::tap::{Reader, Tap};
 use projects::{FetchError, FetchFault, FetchRequest, ScriptLaunch};
+use service::capture::tap::{Reader, Tap};
 use service::refused::{Refused, RefusedKind};
 use service::request::FetchPlace;
 use service::shell::ScriptArgs;

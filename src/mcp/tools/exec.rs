@@ -13,9 +13,9 @@ use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::exec;
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
-use capture::tap::Tap;
 use model::call::SCRIPT_BYTES;
 use model::shells::ShellKind;
+use service::capture::tap::Tap;
 use service::request::{ExecOptions, ExecRequest, StderrIs};
 use service::shell::ScriptArgs;
 

@@ -12,7 +12,7 @@ use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use crate::{exec, reply};
-use capture::tap::Tap;
+use service::capture::tap::Tap;
 use service::refused::{Refused, RefusedKind};
 use service::report::to_value;
 

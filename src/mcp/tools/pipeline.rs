@@ -14,9 +14,9 @@ use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::exec::steps::{Stdout, Steps};
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
-use service::capture::tap::Tap;
 use model::call::{SCRIPT_BYTES, STDIN_BYTES};
 use model::shells::ShellKind;
+use service::capture::tap::Tap;
 use service::request::ExecRequest;
 use service::shell::ScriptArgs;
 

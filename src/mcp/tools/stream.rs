@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::exec;
 use crate::notifier::{DEFAULT_BYTES, MAX_BYTES, OutputNotifier};
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
-use service::capture::tap::Tap;
 use model::call::SCRIPT_BYTES;
+use service::capture::tap::Tap;
 use service::shell::ScriptArgs;
 
 /// Bytes of one notification: the default, the minimum and the maximum.
