@@ -126,7 +126,7 @@ pub fn shipped() -> Vec<Document> {
 }
 
 /// The rules of the compiled-in policy. A test makes these bytes from the file again.
-const PREPARED: &[u8] = include_bytes!("prepared");
+const PREPARED: &[u8] = include_bytes!("rules.postcard");
 
 /// Returns the keys of a policy file.
 #[must_use]

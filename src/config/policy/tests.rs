@@ -127,7 +127,7 @@ fn the_compiled_in_rules_are_those_of_the_shipped_file() {
     let read = shipped_policy();
     let made = postcard::to_allocvec(read.rules()).unwrap_or_else(|error| panic!("{error}"));
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/policy/prepared");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/policy/rules.postcard");
         return std::fs::write(path, &made).unwrap_or_else(|error| panic!("{error}"));
     }
     assert!(made == PREPARED, "UPDATE_SNAPSHOTS=1 makes the bytes again");

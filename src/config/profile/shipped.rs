@@ -95,8 +95,10 @@ struct Calls {
 }
 
 /// The profiles that a server without other configuration uses. A test makes these bytes from the files again.
-const PREPARED: [(&str, &[u8]); 2] =
-    [("bash", include_bytes!("prepared/bash")), ("bc", include_bytes!("prepared/bc"))];
+const PREPARED: [(&str, &[u8]); 2] = [
+    ("bash", include_bytes!("prepared/bash.postcard")),
+    ("bc", include_bytes!("prepared/bc.postcard")),
+];
 
 /// Returns a profile. `None` if there is none of this name, or if it has a mistake; the tests read all profiles.
 pub(super) fn profile(name: &ProfileName) -> Option<Profile> {

@@ -70,7 +70,8 @@ fn prepared_profiles_have_the_content_of_their_files() {
         };
         let made = postcard::to_allocvec(&made).unwrap_or_else(|error| panic!("{error}"));
         if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("profile/prepared").join(name);
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("profile/prepared");
+            let path = path.join(format!("{name}.postcard"));
             std::fs::write(path, &made).unwrap_or_else(|error| panic!("{error}"));
             continue;
         }
