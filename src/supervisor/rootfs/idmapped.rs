@@ -42,6 +42,8 @@ pub(crate) struct OwnerMaps {
     /// The owner that the namespaces map; those of the owner before are closed.
     owner: (u32, u32),
     by_host_id: BTreeMap<u32, OwnedFd>,
+    /// Processes that were made for namespaces and killed. They end while mounts are made.
+    ending: Vec<Child>,
 }
 
 impl OwnerMaps {
@@ -53,9 +55,32 @@ impl OwnerMaps {
         }
         let is_missing = |host_id: &u32| !self.by_host_id.contains_key(host_id);
         let missing: Vec<u32> = host_ids.iter().copied().filter(is_missing).collect();
-        let made = mappings(owner, &missing)?;
+        let made = self.mappings(&missing)?;
         self.by_host_id.extend(missing.into_iter().zip(made));
         Ok(())
+    }
+
+    /// Makes a user namespace for each host id, which maps the owner on disk to it. Only the descriptors are needed.
+    fn mappings(&mut self, host_ids: &[u32]) -> Result<Vec<OwnedFd>, Errno> {
+        let mut children = Vec::with_capacity(host_ids.len());
+        let owner = self.owner;
+        let mapping = |host_id: &u32| {
+            let child = paused_in_new_namespace()?;
+            let pid = child.pid;
+            children.push(child);
+            hold_mapped(pid, owner, *host_id)
+        };
+        let held: Result<Vec<OwnedFd>, Errno> = host_ids.iter().map(mapping).collect();
+        // All of them first: waiting for one after the other would take longer than all the rest.
+        let mut killed = Ok(());
+        for child in children {
+            match process::signal(&child.pidfd, Signal::SIGKILL) {
+                Ok(()) => self.ending.push(child),
+                Err(errno) => killed = Err(errno),
+            }
+        }
+        killed?;
+        held
     }
 
     /// Makes a detached mount show the files of `owner` as those of `host_id`, and sets `attributes` on it.
@@ -83,25 +108,13 @@ pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
     OwnerMaps::default().show_as(&clone_held(held)?, owner, host_id, 0)
 }
 
-/// Makes a user namespace for each host id, which maps the owner on disk to it. Only the descriptors are needed.
-///
-/// The processes in them end together: waiting for one after the other would take longer than all the rest.
-fn mappings(owner: (u32, u32), host_ids: &[u32]) -> Result<Vec<OwnedFd>, Errno> {
-    let mut children = Vec::with_capacity(host_ids.len());
-    let mapping = |host_id: &u32| {
-        let child = paused_in_new_namespace()?;
-        let pid = child.pid;
-        children.push(child);
-        hold_mapped(pid, owner, *host_id)
-    };
-    let held: Result<Vec<OwnedFd>, Errno> = host_ids.iter().map(mapping).collect();
-    let killed = children.iter().map(|child| process::signal(&child.pidfd, Signal::SIGKILL));
-    let killed: Vec<Result<(), Errno>> = killed.collect();
-    for (child, killed) in children.iter().zip(killed) {
-        killed?;
-        nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child.pid), None)?;
+impl Drop for OwnerMaps {
+    fn drop(&mut self) {
+        for child in &self.ending {
+            // Fails only if the child was waited for already.
+            process::wait(&child.pidfd).unwrap_or_default();
+        }
     }
-    held
 }
 
 /// Clones a process into a new user namespace, where it waits to be killed. If this process ends first, so does the
