@@ -50,11 +50,11 @@ const HOOKS: &str = "applypatch-msg pre-applypatch post-applypatch pre-commit pr
 /// Settings of several files.
 type Settings = Vec<Rc<Vec<Variable>>>;
 /// Files that were already read, shared between repositories.
-type Known = BTreeMap<PathBuf, Rc<Vec<Variable>>>;
+pub(crate) type KnownFiles = BTreeMap<PathBuf, Rc<Vec<Variable>>>;
 
 /// The settings of one repository's configuration that were collected so far.
-struct Gathered<'k> {
-    known: &'k mut Known,
+#[derive(Default)]
+struct Gathered {
     seen: BTreeSet<PathBuf>,
     settings: Settings,
 }
@@ -66,14 +66,16 @@ impl Scan {
         repositories.retain(|repository| self.done.insert(repository.clone()));
         // Repositories near the top first: a cell can make further ones.
         repositories.sort_by_key(|one| (one.is_linked, one.git.components().count()));
-        let known = &mut Known::new();
-        self.configurations_for_all(known);
+        if !self.is_for_all_guarded {
+            self.configurations_for_all();
+            self.is_for_all_guarded = !self.is_spent();
+        }
         for Repository { git, mut tops, .. } in repositories {
             let origin =
                 self.trees.locate(&git).unwrap_or(GrantPath { tree: 0, path: PathBuf::new() });
             // A repository outside of the grants is reported for the first of them.
             let common = self.common(&git);
-            let mut gathered = Gathered { known, seen: BTreeSet::new(), settings: Settings::new() };
+            let mut gathered = Gathered::default();
             for (directory, name) in [(&common, "config"), (&git, "config.worktree")] {
                 // Inside a granted directory its name is guarded as a part of a repository.
                 let depth = usize::from(self.trees.locate(directory).is_none());
@@ -88,14 +90,18 @@ impl Scan {
             tops.push(git.clone());
             self.guard_named(&origin, (&git, &sorted(tops)), &settings);
         }
+        if self.is_spent() {
+            // Some files may not have been read in time; a later step has more.
+            self.known.clear();
+        }
     }
 
     /// Guards the files that git reads for every repository, and the absolute paths that they name,
     /// even if no repository was found.
-    fn configurations_for_all(&mut self, known: &mut Known) {
+    fn configurations_for_all(&mut self) {
         let origin = GrantPath { tree: 0, path: PathBuf::new() };
         let root = Path::new("/");
-        let mut gathered = Gathered { known, seen: BTreeSet::new(), settings: Settings::new() };
+        let mut gathered = Gathered::default();
         for file in self.for_all.clone() {
             self.gather(&origin, (root, &file), 1, &mut gathered);
         }
@@ -110,7 +116,7 @@ impl Scan {
         origin: &GrantPath,
         file: (&Path, &Path),
         depth: usize,
-        gathered: &mut Gathered<'_>,
+        gathered: &mut Gathered,
     ) {
         let (from, path) = file;
         let end = match depth {
@@ -128,11 +134,11 @@ impl Scan {
         let Some(directory) = directory.filter(|_| gathered.seen.insert(file.clone())) else {
             return;
         };
-        let variables = match gathered.known.get(&file) {
+        let variables = match self.known.get(&file) {
             Some(variables) => Rc::clone(variables),
             None => {
                 let variables = Rc::new(self.variables(origin, &file));
-                gathered.known.insert(file, Rc::clone(&variables));
+                self.known.insert(file, Rc::clone(&variables));
                 variables
             }
         };

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use super::configured::KnownFiles;
 use super::guarded::GuardedPaths;
 use super::reader::Reader;
 use super::tree::{GrantPath, Kind, Resolution, Target, Trees, shared};
@@ -84,7 +85,7 @@ pub(crate) struct Scan {
     pub trees: Trees,
     pub guarded: Vec<GuardedPaths>,
     pub budget: Budget,
-    /// Started when there is a file to parse.
+    /// Started with the first repository, to prepare itself while names are looked up, or when there is a file to parse.
     pub reader: Option<Reader>,
     /// Files that become read-only under one name but have others.
     pub shared: BTreeSet<(u64, u64)>,
@@ -96,6 +97,9 @@ pub(crate) struct Scan {
     pub unlisted: Vec<GrantPath>,
     /// Configuration files that git reads for every repository.
     pub for_all: Vec<PathBuf>,
+    /// True if the paths that those name are guarded.
+    pub is_for_all_guarded: bool,
+    pub known: KnownFiles,
 }
 
 /// A repository's directory, and the directories from which its hooks are run, as resolved paths of
@@ -122,6 +126,8 @@ impl Scan {
             done: BTreeSet::new(),
             unlisted: Vec::new(),
             for_all,
+            is_for_all_guarded: false,
+            known: KnownFiles::new(),
         }
     }
 
@@ -149,7 +155,13 @@ impl Scan {
     fn repositories_by_name(&mut self, directory: &GrantPath) {
         let git = directory.below(Path::new(names::GIT));
         match self.trees.kind(&self.trees.host(&git)) {
-            Some(Kind::Directory) => self.main_repository(&git),
+            Some(Kind::Directory) => {
+                if self.reader.is_none() {
+                    // A failure is reported with the first file that cannot be parsed.
+                    self.reader = Reader::start().ok();
+                }
+                self.main_repository(&git);
+            }
             Some(kind) => self.obeyed(&git, kind),
             None => {}
         }
