@@ -1,14 +1,15 @@
 //! One cell and the call that it serves, from the clone to the last descriptor.
 //!
 //! `cell` clones and measures cells. `pooled_cell` and `pool` keep those without a job, and
-//! `prestart` executes a program in one before its input arrives. `handover` sends a job, `running`
-//! follows it to its end, `crawl` ends a cell that thrashes, and `link_counters` shows whether it
-//! has sent anything.
+//! `prestart` executes a program in one before its input arrives. `handover` sends a job, `cell_life`
+//! follows a cell with a program to its end, and `running` the call of a one-shot cell. `crawl` finds
+//! cells that thrash, and `link_counters` shows whether a cell has sent anything.
 
 pub(crate) mod attachments;
 pub(crate) mod bare;
 pub(crate) mod caps;
 pub(crate) mod cell;
+pub(crate) mod cell_life;
 mod crawl;
 pub(crate) mod dying;
 pub(crate) mod exit;

@@ -36,6 +36,12 @@ impl Phases {
         self.reported.get_or_insert_with(Instant::now);
     }
 
+    /// Returns the time from the start to init's report, or until now.
+    pub(crate) fn wall(&self) -> Duration {
+        let end = self.reported.unwrap_or_else(Instant::now);
+        end.saturating_duration_since(self.started)
+    }
+
     /// Returns the phases so far; the last one ends now.
     pub(crate) fn timings(&self) -> Timings {
         let since = |later: Instant, earlier| later.saturating_duration_since(earlier);

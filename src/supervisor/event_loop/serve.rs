@@ -16,7 +16,7 @@ use super::poll::{PollList, Source, Token};
 use super::supervisor::Supervisor;
 use crate::cells::bare;
 use crate::cells::dying::TurnBudget;
-use crate::cells::running::{CallEvent, Running};
+use crate::cells::running::CallEvent;
 use cell::slot::Slot;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
 use model::wire::{CallId, Request};
@@ -81,17 +81,17 @@ impl Supervisor {
             list.add_cell(cell, None);
         }
         for running in self.calls.values() {
-            list.add_cell(&running.cell, None);
+            list.add_cell(&running.life.cell, None);
         }
         for shell in self.sessions.shells() {
-            list.add_cell(&shell.cell, Some(shell));
+            list.add_cell(&shell.life.cell, Some(shell));
         }
         list.wait(self.timeout())
     }
 
     /// Returns the time until the next deadline.
     fn timeout(&self) -> PollTimeout {
-        let calls = self.calls.values().filter_map(Running::next_deadline);
+        let calls = self.calls.values().filter_map(|running| running.life.next_deadline());
         let pool = &self.supply.pool;
         // A check that could build nothing is no reason to wake: an event makes it possible.
         let refill = pool.refill(self.load()).filter(|_| self.can_refill());
@@ -206,7 +206,7 @@ impl Supervisor {
                     self.end(call, *ended);
                 }
                 if let Some(gone) = &gone {
-                    self.release(gone.cell.slot);
+                    self.release(gone.life.cell.slot);
                 }
                 self.close_leaving_sessions();
             }

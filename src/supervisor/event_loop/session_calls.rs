@@ -181,7 +181,7 @@ impl Supervisor {
                 self.supply.set_owner(slot, Some(Owner::Session(id)));
                 self.run(id, ready, built);
             }
-            (Ok(shell), None) => self.give_up(key, shell.cell, ready, Errno::EINVAL),
+            (Ok(shell), None) => self.give_up(key, shell.life.cell, ready, Errno::EINVAL),
             (Err(refused), _) => {
                 let (errno, cell) = *refused;
                 self.give_up(key, cell, ready, errno)
@@ -378,7 +378,7 @@ impl Supervisor {
     fn has_one_shot_calls(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else { return false };
         let workspace = Workspace::Session(id);
-        self.calls.values().any(|running| running.workspace() == workspace)
+        self.calls.values().any(|running| running.workspace == workspace)
             || self.queue.waits_for(&session.one_shot_keys())
     }
 
@@ -396,7 +396,7 @@ impl Supervisor {
             have_ended = false;
         }
         let calls = self.calls.values_mut();
-        for running in calls.filter(|running| running.workspace() == workspace) {
+        for running in calls.filter(|running| running.workspace == workspace) {
             running.stop(Outcome::Cancelled, Instant::now());
             have_ended = false;
         }

@@ -146,7 +146,9 @@ impl Supervisor {
 
     /// Returns whether programs run, from which making cells would take a processor.
     pub(super) fn load(&self) -> Load {
-        if self.calls.values().all(Running::is_over) { Load::Rest } else { Load::Busy }
+        // The processes of a cell that is ending do not compete for processors.
+        let is_at_rest = self.calls.values().all(|running| running.life.is_ending());
+        if is_at_rest { Load::Rest } else { Load::Busy }
     }
 
     /// Returns whether cells may be made in advance: jobs that wait have precedence, and each takes a slot.
@@ -156,7 +158,7 @@ impl Supervisor {
 
     /// Returns whether the caps over all cells leave room for more jobs with these limits.
     pub(super) fn has_room(&self, more: &[Limits]) -> bool {
-        let calls = self.calls.values().map(|running| &running.limits);
+        let calls = self.calls.values().map(|running| &running.life.limits);
         let all = || calls.clone().chain(self.sessions.limits()).chain(more);
         let memory = all().map(|limits| limits.memory).fold(0, u64::saturating_add);
         let tmpfs = all().map(Limits::tmpfs).fold(0, u64::saturating_add);

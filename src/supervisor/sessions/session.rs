@@ -110,7 +110,7 @@ impl SessionTable {
 
     /// Iterates over the limits of the shells' cells.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &Limits> {
-        self.shells().map(|shell| &shell.limits)
+        self.shells().map(|shell| &shell.life.limits)
     }
 
     /// Returns whether this call runs in the cell of a session's shell.

@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
+use super::current::CurrentCall;
 use super::input_query::InputQuery;
-use super::{Current, KILLED, Leaving, Shell, ShellEvent, ShellStage};
+use super::{SIGKILL, ShellEvent};
+use crate::cells::cell::Cell;
+use crate::cells::cell_life::CellLife;
 use crate::cells::exit;
 use crate::sessions::cpu_time::CpuTime;
 use crate::sessions::mailbox::{Mailbox, PendingCall};
-use cell::report::{self, PayloadEnd, ReapedJob, ToInit};
+use cell::report::{PayloadEnd, ReapedJob, ToInit};
 use model::defaults::GRACE;
 use model::job::JobSignal;
 use model::outcome::{
@@ -18,6 +21,10 @@ use model::wire::CallId;
 /// Maximum jobs of one session next to its shell. The files of each take room in the mailbox.
 pub(crate) const MAX_JOBS: usize = 16;
 
+/// The jobs next to one shell.
+#[derive(Debug, Default)]
+pub(super) struct BackgroundJobs(Vec<BackgroundJob>);
+
 /// A job next to the shell.
 #[derive(Debug)]
 pub(super) struct BackgroundJob {
@@ -25,11 +32,11 @@ pub(super) struct BackgroundJob {
     /// Number of its first process in the cell, which leads its process group.
     pid: u32,
     pub pending: PendingCall,
-    pub asking: InputQuery,
+    pub input_query: InputQuery,
     started: Instant,
     timings: Timings,
     stage: JobStage,
-    pub deadline: Option<Instant>,
+    deadline: Option<Instant>,
     /// Reason for which the supervisor ends it; it outweighs how its process ends.
     stopped: Option<Outcome>,
     force: Force,
@@ -44,164 +51,93 @@ enum JobStage {
     Killed,
 }
 
-impl Shell {
-    /// Returns whether jobs run next to the shell.
-    pub(crate) fn has_jobs(&self) -> bool {
-        !self.jobs.is_empty()
+impl BackgroundJobs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Returns whether no more jobs may run next to the shell.
-    pub(crate) fn is_full(&self) -> bool {
-        self.jobs.len() >= MAX_JOBS
+    /// Returns whether no more jobs may be added.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= MAX_JOBS
     }
 
-    /// Frees the shell: the call that was handed over runs in a copy of it.
-    pub(super) fn leave(&mut self, pid: u32, now: Instant) -> ShellEvent {
-        let Some(Leaving { turn, ends, stdin }) =
-            self.current.as_mut().and_then(|current| current.leaving.take())
-        else {
-            return ShellEvent::None;
-        };
-        let Some(current) = self.current.take() else { return ShellEvent::None };
-        let Current { call, mut pending, stopped, started, timings, asking, .. } = current;
-        // The copy has opened it before it reported its number.
-        pending.opened();
-        let order = ToInit::Follow { pid, input: pending.input_file };
-        self.jobs.push(BackgroundJob {
-            call,
-            pid,
-            pending,
-            asking,
-            started,
-            timings,
-            stage: JobStage::Running,
-            deadline: self.deadline.take(),
-            stopped: None,
-            force: Force::None,
-        });
-        self.stage = ShellStage::Idle;
-        // Nobody would learn of its end.
-        if let Err(errno) = self.cell.tell(&order) {
-            tracing::debug!(%errno, "a session's cell could not be notified of a job");
-            self.kill(now);
-        }
-        match stopped {
-            None => {}
-            Some(outcome @ Outcome::Signaled { .. }) => {
-                self.signal_job(call, JobSignal::Kill, outcome, now);
-            }
-            Some(outcome) => self.stop_job(call, outcome, now),
-        }
-        self.ask_next();
-        ShellEvent::Left { call, stdin, turn, ends: Box::new(ends) }
+    pub(super) fn has(&self, call: CallId) -> bool {
+        self.0.iter().any(|job| job.call == call)
     }
 
-    /// Ends a job: by INT first.
-    pub(super) fn stop_job(&mut self, call: CallId, outcome: Outcome, now: Instant) {
-        self.signal_job(call, JobSignal::Interrupt, outcome, now);
+    pub(super) fn find(&mut self, call: CallId) -> Option<&mut BackgroundJob> {
+        self.0.iter_mut().find(|job| job.call == call)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, BackgroundJob> {
+        self.0.iter_mut()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|job| job.deadline).min()
+    }
+
+    pub(super) fn add(&mut self, job: BackgroundJob) {
+        self.0.push(job);
+    }
+
+    /// Removes the job whose first process has this number.
+    pub(super) fn remove(&mut self, pid: u32) -> Option<BackgroundJob> {
+        let index = self.0.iter().position(|job| job.pid == pid)?;
+        Some(self.0.swap_remove(index))
     }
 
     /// Ends a job by a signal to its processes, and by KILL where they are still there after a grace.
-    pub(super) fn signal_job(
+    pub(super) fn signal(
         &mut self,
         call: CallId,
         signal: JobSignal,
         outcome: Outcome,
+        cell: &Cell,
         now: Instant,
     ) {
-        let Some(job) = self.jobs.iter_mut().find(|job| job.call == call) else { return };
-        let next = match (job.stage, signal) {
-            (JobStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => JobStage::Warned,
-            (JobStage::Running | JobStage::Warned, JobSignal::Kill) => JobStage::Killed,
-            // It is being ended already.
-            (JobStage::Warned | JobStage::Killed, _) => return,
-        };
-        match signal {
-            JobSignal::Interrupt | JobSignal::Terminate => {
-                job.stopped.get_or_insert(outcome);
-            }
-            JobSignal::Kill => job.stopped = Some(outcome),
-        }
-        job.stage = next;
-        job.deadline = Some(now + GRACE);
-        let order = ToInit::SignalJob { signal, pid: job.pid };
-        // KILL, or the end of the cell, follows after any failure.
-        if let Err(errno) = self.cell.tell(&order) {
-            tracing::debug!(%errno, "a session's job could not be signalled");
+        if let Some(job) = self.find(call) {
+            job.signal(signal, outcome, cell, now);
         }
     }
 
     /// Records for each job that it ends with the cell, because of the cell's memory.
-    pub(super) fn jobs_over_memory(&mut self) {
-        for job in &mut self.jobs {
+    pub(super) fn end_for_memory(&mut self) {
+        for job in &mut self.0 {
             job.stopped = Some(Outcome::Limit(LimitKind::Memory));
         }
     }
 
-    /// Does what is due for jobs.
-    pub(super) fn pass_job_deadlines(&mut self, now: Instant) {
-        let due = |job: &&BackgroundJob| job.deadline.is_some_and(|deadline| deadline <= now);
-        let due: Vec<_> = self.jobs.iter().filter(due).map(|job| (job.call, job.stage)).collect();
-        for (call, stage) in due {
-            match stage {
-                JobStage::Running => self.stop_job(call, Outcome::Timeout, now),
+    /// Ends the jobs whose time is over. Returns true if one is still there after KILL: then the cell must end.
+    pub(super) fn pass_deadlines(&mut self, cell: &Cell, now: Instant) -> bool {
+        let mut is_stuck = false;
+        for job in &mut self.0 {
+            if job.deadline.is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            match job.stage {
+                JobStage::Running => job.signal(JobSignal::Interrupt, Outcome::Timeout, cell, now),
                 JobStage::Warned => {
-                    let jobs = self.jobs.iter_mut();
-                    let Some(job) = jobs.into_iter().find(|job| job.call == call) else { continue };
                     job.force = Force::Killed;
                     let outcome = job.stopped.clone().unwrap_or(Outcome::Cancelled);
-                    self.signal_job(call, JobSignal::Kill, outcome, now);
+                    job.signal(JobSignal::Kill, outcome, cell, now);
                 }
                 JobStage::Killed => {
-                    let job = self.jobs.iter_mut().find(|job| job.call == call);
-                    job.into_iter().for_each(|job| job.deadline = None);
-                    self.kill(now);
+                    job.deadline = None;
+                    is_stuck = true;
                 }
             }
         }
-    }
-
-    /// Takes the end of a job, which init has seen.
-    pub(super) fn job_ended(
-        &mut self,
-        reaped: &ReapedJob,
-        denied: &[u8],
-        mailbox: &mut Mailbox,
-    ) -> ShellEvent {
-        let Some(place) = self.jobs.iter().position(|job| job.pid == reaped.pid) else {
-            return ShellEvent::None;
-        };
-        let job = self.jobs.swap_remove(place);
-        let used = CpuTime::of(&reaped.counts);
-        // It is in the account of the cell from now on, and of no later call.
-        self.used = self.used.and(used);
-        let usage = Usage {
-            wall: job.started.elapsed(),
-            user: used.user,
-            system: used.system,
-            peak_memory: reaped.counts.max_rss,
-            peak_source: PeakSource::LargestProcess,
-        };
-        let ended = match reaped.status {
-            Some(status) => {
-                let end = PayloadEnd { status, over_limit: None, counts: reaped.counts };
-                exit::of_program(&end, &self.limits, &self.cell)
-            }
-            None => Outcome::Failed(Failure::Lost),
-        };
-        let denials = report::denials(denied, reaped.counts.denied);
-        let call = job.call;
-        let ended = job.over(ended, usage, denials, ShellAfter::Beside, mailbox);
-        ShellEvent::Ended(call, Box::new(ended))
+        is_stuck
     }
 
     /// Ends all jobs, whose cell has ended like this.
-    pub(super) fn last_jobs(
+    pub(super) fn end_all(
         &mut self,
         cell: &Outcome,
         mailbox: &mut Mailbox,
     ) -> Vec<(CallId, Box<Ended>)> {
-        let jobs = std::mem::take(&mut self.jobs);
+        let jobs = std::mem::take(&mut self.0);
         let ends = jobs.into_iter().map(|job| {
             let usage = Usage { wall: job.started.elapsed(), ..Usage::default() };
             let killed = match cell {
@@ -210,19 +146,96 @@ impl Shell {
                 | Outcome::Signaled { .. }
                 | Outcome::Timeout
                 | Outcome::Cancelled
-                | Outcome::Failed(_) => Outcome::Signaled { signal: KILLED },
+                | Outcome::Failed(_) => Outcome::Signaled { signal: SIGKILL },
             };
             let call = job.call;
-            (call, Box::new(job.over(killed, usage, Vec::new(), ShellAfter::Ended, mailbox)))
+            (call, Box::new(job.end(killed, usage, Vec::new(), ShellAfter::Ended, mailbox)))
         });
         ends.collect()
     }
 }
 
 impl BackgroundJob {
-    fn over(
+    /// Begins with a call that has left the shell, and runs in a process of this number.
+    pub(super) fn new(current: CurrentCall, pid: u32, deadline: Option<Instant>) -> Self {
+        let CurrentCall { call, mut pending, input_query, started, timings, .. } = current;
+        // The copy of the shell has opened it before it reported its number.
+        pending.opened();
+        Self {
+            call,
+            pid,
+            pending,
+            input_query,
+            started,
+            timings,
+            stage: JobStage::Running,
+            deadline,
+            stopped: None,
+            force: Force::None,
+        }
+    }
+
+    /// Ends the job by a signal to its processes, and by KILL where they are still there after a grace.
+    pub(super) fn signal(
+        &mut self,
+        signal: JobSignal,
+        outcome: Outcome,
+        cell: &Cell,
+        now: Instant,
+    ) {
+        let next = match (self.stage, signal) {
+            (JobStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => JobStage::Warned,
+            (JobStage::Running | JobStage::Warned, JobSignal::Kill) => JobStage::Killed,
+            // It is being ended already.
+            (JobStage::Warned | JobStage::Killed, _) => return,
+        };
+        match signal {
+            JobSignal::Interrupt | JobSignal::Terminate => {
+                self.stopped.get_or_insert(outcome);
+            }
+            JobSignal::Kill => self.stopped = Some(outcome),
+        }
+        self.stage = next;
+        self.deadline = Some(now + GRACE);
+        let order = ToInit::SignalJob { signal, pid: self.pid };
+        // KILL, or the end of the cell, follows after any failure.
+        if let Err(errno) = cell.tell(&order) {
+            tracing::debug!(%errno, "a session's job could not be signalled");
+        }
+    }
+
+    /// Returns the end of the job, whose first process init has reaped.
+    pub(super) fn reaped(
         self,
-        ended: Outcome,
+        reaped: &ReapedJob,
+        denials: Vec<DeniedCall>,
+        life: &CellLife,
+        mailbox: &mut Mailbox,
+    ) -> ShellEvent {
+        let used = CpuTime::of(&reaped.counts);
+        let usage = Usage {
+            wall: self.started.elapsed(),
+            user: used.user,
+            system: used.system,
+            peak_memory: reaped.counts.max_rss,
+            peak_source: PeakSource::LargestProcess,
+        };
+        let outcome = match reaped.status {
+            Some(status) => {
+                let end = PayloadEnd { status, over_limit: None, counts: reaped.counts };
+                exit::of_program(&end, &life.limits, &life.cell)
+            }
+            None => Outcome::Failed(Failure::Lost),
+        };
+        let call = self.call;
+        let ended = self.end(outcome, usage, denials, ShellAfter::Beside, mailbox);
+        ShellEvent::Ended(call, Box::new(ended))
+    }
+
+    /// Returns the end of the job, which had this outcome unless the supervisor ended it.
+    fn end(
+        self,
+        outcome: Outcome,
         usage: Usage,
         denials: Vec<DeniedCall>,
         shell: ShellAfter,
@@ -231,7 +244,7 @@ impl BackgroundJob {
         mailbox.clear_up(self.pending);
         let timings = Timings { run: usage.wall, ..self.timings };
         let force = self.force;
-        let outcome = self.stopped.unwrap_or(ended);
+        let outcome = self.stopped.unwrap_or(outcome);
         Ended { usage, denials, timings, shell, force, ..Ended::new(outcome) }
     }
 }

@@ -3,93 +3,81 @@
 //! Any process of the cell can write to the report of a call, and read and write what the shell can. None can open a
 //! file in the shell: that would take ptrace(2), pidfd_getfd(2) or its memory, which no cell has. The shell opens these
 //! files before it rings and closes them when the supervisor opens the gate of the next call, so they are there for
-//! each look that its own ring leads to.
+//! each look that its own ring leads to. What comes in the report is only a reason to look.
 //!
 //! The cell's init looks (`cell::init`): how long that takes is up to what the shell has open.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::readlinkat;
+use nix::unistd::read;
 
+use super::background::BackgroundJob;
+use super::current::{Leaving, ShownEnd};
 use super::{Shell, ShellEvent, ShellStage};
-use crate::cells::cell::Cell;
 use crate::cells::exit::LINGER;
-use cell::Design;
-use cell::report::{self, ShellLook, ShownState, ToInit};
-use model::profile::ProcView;
-
-/// The end of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ShownEnd {
-    pub status: u8,
-    /// The shell's directory, as the kernel has it.
-    pub cwd: String,
-}
-
-/// The look of init at the shell while a call runs. Init has one order to look at most, so that rings cannot fill its
-/// socket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Looking {
-    #[default]
-    No,
-    /// Init has been sent the order.
-    Sent,
-    /// Something rang since then: init looks once more.
-    Again,
-}
-
-/// Hands init the directory of the shell in the supervisor's procfs where the cell has no `/proc`.
-pub(super) fn show_init(cell: &Cell, design: &Design, process: &OwnedFd) -> Result<(), Errno> {
-    match design.profile.proc {
-        ProcView::Own => Ok(()),
-        ProcView::None => report::send(&cell.control, &ToInit::ShellDirectory, &[process.as_fd()]),
-    }
-}
+use crate::sessions::loops::MAX_RINGS;
+use cell::report::{self, ShownState, ToInit};
+use model::job::JobSignal;
+use model::outcome::{Failure, Outcome};
 
 impl Shell {
-    /// Asks init to look at the shell for the running call.
-    pub(super) fn look_at_shell(&mut self) {
-        let Some(current) = &mut self.current else { return };
-        if current.looking != Looking::No {
-            current.looking = Looking::Again;
-            return;
+    /// Returns whether the end of the running call can still be shown.
+    fn is_watched(&self) -> bool {
+        self.stage().is_some_and(|stage| stage != ShellStage::Counting)
+    }
+
+    /// Looks at the shell, because something has come about the call that runs.
+    pub(crate) fn read_report(&mut self, now: Instant) -> ShellEvent {
+        let is_watched = self.is_watched();
+        let Some(current) = &mut self.current else { return ShellEvent::None };
+        let mut buffer = [0; 4096];
+        let read = match read(&current.pending.end, &mut buffer) {
+            Ok(length) => buffer.get(..length).unwrap_or_default(),
+            Err(Errno::EAGAIN | Errno::EINTR) => return ShellEvent::None,
+            Err(errno) => return self.unseen(errno, now),
+        };
+        if !is_watched {
+            return ShellEvent::None;
         }
-        current.looking = Looking::Sent;
-        let pending = &current.pending;
-        let look =
-            ShellLook { number: pending.number, marks: pending.marks, input: pending.input_file };
-        // Init is gone, which its pidfd reports.
-        if let Err(errno) = self.cell.tell(&ToInit::LookAtShell(look)) {
-            tracing::debug!(%errno, "a session's cell could not be asked");
+        current.rung = current.rung.saturating_add(read.len());
+        if let Some(pid) = current.started_beside(read) {
+            return self.leave(pid, now);
         }
+        current.look_at_shell(&self.life.cell);
+        if current.rung >= MAX_RINGS {
+            // The writer continues, and each time costs a look.
+            let why = "a process other than its shell reported how the command ended".to_owned();
+            self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
+            self.kill(now);
+        }
+        ShellEvent::None
     }
 
     /// Takes what init has seen of a call.
     pub(super) fn shown(&mut self, number: u64, shell: ShownState, now: Instant) -> ShellEvent {
-        let is_over = matches!(self.stage, ShellStage::Ending | ShellStage::Counting);
+        let is_watched = self.is_watched();
         let current = self.current.as_mut().filter(|current| current.pending.number == number);
-        let Some(current) = current.filter(|_| !is_over) else { return ShellEvent::None };
-        let before = std::mem::take(&mut current.looking);
+        let Some(current) = current.filter(|_| is_watched) else { return ShellEvent::None };
+        let is_looking_again = current.looked();
         match shell {
             ShownState::Runs { has_input } => {
                 if has_input {
                     current.pending.opened();
                 }
-                if before == Looking::Again {
-                    self.look_at_shell();
+                if is_looking_again {
+                    current.look_at_shell(&self.life.cell);
                 }
+                ShellEvent::None
             }
-            ShownState::Over { status } => return self.shown_end(status, now),
-            ShownState::Unseen { errno } => return self.unseen(Errno::from_raw(errno), now),
+            ShownState::Over { status } => self.shown_end(status, now),
+            ShownState::Unseen { errno } => self.unseen(Errno::from_raw(errno), now),
         }
-        ShellEvent::None
     }
 
     /// Notes the end of the call that runs; the counters of init come next.
     fn shown_end(&mut self, status: u8, now: Instant) -> ShellEvent {
-        let cwd = match self.directory() {
+        let cwd = match self.process.cwd() {
             Ok(Some(cwd)) => cwd,
             // Its end is reported next.
             Ok(None) => return ShellEvent::None,
@@ -99,18 +87,46 @@ impl Shell {
         current.reported = Some(ShownEnd { status, cwd });
         current.took = Some(current.started.elapsed());
         self.stage = ShellStage::Counting;
-        self.deadline = Some(now + LINGER);
+        self.life.deadline = Some(now + LINGER);
         ShellEvent::None
     }
 
-    /// Returns the directory of the shell, unless it has ended.
-    fn directory(&self) -> Result<Option<String>, Errno> {
-        match readlinkat(&self.process, "cwd") {
-            Ok(path) => Ok(Some(path.to_string_lossy().into_owned())),
-            Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
-            // Its path is longer than a page.
-            Err(Errno::ENAMETOOLONG) => Ok(Some(String::new())),
-            Err(errno) => Err(errno),
+    /// Ends the call: the end of its command cannot be observed, and it must not run unobserved.
+    fn unseen(&mut self, errno: Errno, now: Instant) -> ShellEvent {
+        let step = "reading how the command ended".to_owned();
+        let failure = Failure::Setup { step, errno: report::raw(errno) };
+        self.stop_current(Outcome::Failed(failure), now);
+        ShellEvent::None
+    }
+
+    /// Frees the shell: the call that was handed over runs in a copy of it.
+    fn leave(&mut self, pid: u32, now: Instant) -> ShellEvent {
+        let Some(mut current) = self.current.take_if(|current| current.leaving.is_some()) else {
+            return ShellEvent::None;
+        };
+        let call = current.call;
+        let stopped = current.stopped.take();
+        let Some(Leaving { turn, ends, stdin }) = current.leaving.take() else {
+            return ShellEvent::None;
+        };
+        let deadline = self.life.deadline.take();
+        let job = BackgroundJob::new(current, pid, deadline);
+        let order = ToInit::Follow { pid, input: job.pending.input_file };
+        self.jobs.add(job);
+        self.stage = ShellStage::Idle;
+        // Without this order, its end would never be reported.
+        if let Err(errno) = self.life.cell.tell(&order) {
+            tracing::debug!(%errno, "a session's cell could not be notified of a job");
+            self.kill(now);
         }
+        let signal = match stopped {
+            Some(Outcome::Signaled { .. }) => JobSignal::Kill,
+            _ => JobSignal::Interrupt,
+        };
+        if let Some(outcome) = stopped {
+            self.jobs.signal(call, signal, outcome, &self.life.cell, now);
+        }
+        self.ask_next();
+        ShellEvent::Left { call, stdin, turn, ends: Box::new(ends) }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
-use super::{KILLED, Shell, ShellEvent, ShellStage};
-use crate::cells::exit::LINGER;
+use super::{SIGKILL, Shell, ShellEvent, ShellStage};
+use crate::cells::cell_life::PassedLimit;
 use cell::report::{Ticks, ToInit};
 use model::defaults::GRACE;
 use model::job::JobSignal;
@@ -29,14 +29,17 @@ impl Shell {
     pub(crate) fn stop(&mut self, call: CallId, outcome: Outcome, now: Instant) {
         match self.current.as_ref().is_some_and(|current| current.call == call) {
             true => self.stop_current(outcome, now),
-            false => self.stop_job(call, outcome, now),
+            false => {
+                self.jobs.signal(call, JobSignal::Interrupt, outcome, &self.life.cell, now);
+            }
         }
     }
 
     /// Ends the call in the shell.
     pub(super) fn stop_current(&mut self, outcome: Outcome, now: Instant) {
-        let Some(current) = &mut self.current else { return };
-        if current.stopped.is_some() || self.stage == ShellStage::Ending {
+        let stage = self.stage();
+        let Some(current) = self.current.as_mut().filter(|_| stage.is_some()) else { return };
+        if current.stopped.is_some() {
             return;
         }
         let gently = match outcome {
@@ -48,7 +51,7 @@ impl Shell {
         if !gently {
             return self.kill(now);
         }
-        if self.stage != ShellStage::Running {
+        if stage != Some(ShellStage::Running) {
             return;
         }
         if current.leaving.is_some() {
@@ -60,9 +63,9 @@ impl Shell {
         }
         current.is_interrupted = true;
         self.stage = ShellStage::Interrupted;
-        self.deadline = Some(now + GRACE);
+        self.life.deadline = Some(now + GRACE);
         // KILL follows after any failure.
-        if let Err(errno) = self.cell.interrupt(current.began) {
+        if let Err(errno) = self.life.cell.interrupt(current.began) {
             tracing::debug!(%errno, "a session's command could not be interrupted");
         }
     }
@@ -71,43 +74,45 @@ impl Shell {
     /// could end one of the processes that start it and miss the others.
     fn end_once_it_left(&mut self, now: Instant) {
         self.stage = ShellStage::Interrupted;
-        self.deadline = Some(now + GRACE);
+        self.life.deadline = Some(now + GRACE);
     }
 
     /// Ends the shell on request; what runs in it is killed.
     pub(crate) fn end(&mut self, now: Instant) {
         if let Some(current) = &mut self.current {
-            current.stopped.get_or_insert(Outcome::Signaled { signal: KILLED });
+            current.stopped.get_or_insert(Outcome::Signaled { signal: SIGKILL });
         }
         self.kill(now);
     }
 
     /// Ends the shell, and what runs in it.
     pub(crate) fn kill(&mut self, now: Instant) {
-        self.stage = ShellStage::Ending;
-        self.deadline = Some(now + LINGER);
-        if self.current.is_some() || self.has_jobs() {
-            self.look.begin(now);
+        if self.current.is_some() || !self.jobs.is_empty() {
+            self.life.watch_death(now);
         }
-        self.cell.kill();
+        self.life.kill(now);
     }
 
     /// Does what is due.
     pub(crate) fn pass_deadline(&mut self, now: Instant) {
-        if self.stage != ShellStage::Ending && self.cell.crawls(now) {
+        let passed = self.life.passed_limit(now);
+        if passed == Some(PassedLimit::Memory) {
             return self.over_memory(now);
         }
-        self.pass_job_deadlines(now);
-        if self.deadline.is_none_or(|deadline| deadline > now) {
+        if self.jobs.pass_deadlines(&self.life.cell, now) {
+            self.kill(now);
+        }
+        if passed.is_none() {
             return;
         }
-        match self.stage {
-            ShellStage::Running => self.stop_current(Outcome::Timeout, now),
-            ShellStage::Terminated => self.send(JobSignal::Kill, ShellStage::Interrupted, now),
-            ShellStage::Idle
-            | ShellStage::Interrupted
-            | ShellStage::Counting
-            | ShellStage::Ending => self.kill(now),
+        match self.stage() {
+            Some(ShellStage::Running) => self.stop_current(Outcome::Timeout, now),
+            Some(ShellStage::Terminated) => {
+                self.send(JobSignal::Kill, ShellStage::Interrupted, now);
+            }
+            Some(ShellStage::Idle | ShellStage::Interrupted | ShellStage::Counting) | None => {
+                self.kill(now);
+            }
         }
     }
 
@@ -117,32 +122,34 @@ impl Shell {
         if self.current.as_ref().is_none_or(|current| current.call != call) {
             let outcome = match signal {
                 JobSignal::Interrupt | JobSignal::Terminate => Outcome::Cancelled,
-                JobSignal::Kill => Outcome::Signaled { signal: KILLED },
+                JobSignal::Kill => Outcome::Signaled { signal: SIGKILL },
             };
-            return self.signal_job(call, signal, outcome, now);
+            return self.jobs.signal(call, signal, outcome, &self.life.cell, now);
         }
+        // Otherwise it is being ended already.
+        let Some(stage) = self.stage() else { return };
         let Some(current) = &mut self.current else { return };
-        let is_starting = matches!(self.stage, ShellStage::Running | ShellStage::Interrupted);
+        let is_starting = matches!(stage, ShellStage::Running | ShellStage::Interrupted);
         if is_starting && current.leaving.is_some() {
             match signal {
                 JobSignal::Interrupt | JobSignal::Terminate => {
                     current.stopped.get_or_insert(Outcome::Cancelled);
                 }
-                JobSignal::Kill => current.stopped = Some(Outcome::Signaled { signal: KILLED }),
+                JobSignal::Kill => current.stopped = Some(Outcome::Signaled { signal: SIGKILL }),
             }
-            if self.stage == ShellStage::Running {
+            if stage == ShellStage::Running {
                 self.end_once_it_left(now);
             }
             return;
         }
-        let next = match (self.stage, signal) {
+        let next = match (stage, signal) {
             (ShellStage::Running, JobSignal::Interrupt | JobSignal::Terminate) => {
                 current.stopped.get_or_insert(Outcome::Cancelled);
                 ShellStage::Terminated
             }
             // Again: its time is not extended.
             (ShellStage::Interrupted, JobSignal::Kill)
-                if current.stopped == Some(Outcome::Signaled { signal: KILLED }) =>
+                if current.stopped == Some(Outcome::Signaled { signal: SIGKILL }) =>
             {
                 return;
             }
@@ -150,14 +157,12 @@ impl Shell {
                 ShellStage::Running | ShellStage::Terminated | ShellStage::Interrupted,
                 JobSignal::Kill,
             ) => {
-                current.stopped = Some(Outcome::Signaled { signal: KILLED });
+                current.stopped = Some(Outcome::Signaled { signal: SIGKILL });
                 ShellStage::Interrupted
             }
             // It is being ended already.
             (_, JobSignal::Interrupt | JobSignal::Terminate)
-            | (ShellStage::Idle | ShellStage::Counting | ShellStage::Ending, JobSignal::Kill) => {
-                return;
-            }
+            | (ShellStage::Idle | ShellStage::Counting, JobSignal::Kill) => return,
         };
         self.send(signal, next, now);
     }
@@ -170,16 +175,16 @@ impl Shell {
         current.is_interrupted = true;
         let order = ToInit::Signal { signal, since: current.began };
         self.stage = next;
-        self.deadline = Some(now + GRACE);
+        self.life.deadline = Some(now + GRACE);
         // The end of the cell follows after any failure.
-        if let Err(errno) = self.cell.tell(&order) {
+        if let Err(errno) = self.life.cell.tell(&order) {
             tracing::debug!(%errno, "a session's command could not be signalled");
         }
     }
 
     /// Handles that the kernel ran out of this cell's memory.
     pub(crate) fn out_of_memory(&mut self) -> ShellEvent {
-        if self.cell.took_out_of_memory() {
+        if self.life.cell.took_out_of_memory() {
             self.over_memory(Instant::now());
         }
         ShellEvent::None
@@ -188,7 +193,7 @@ impl Shell {
     /// Ends the shell and everything that runs in it and next to it, as the cell exceeded its memory.
     fn over_memory(&mut self, now: Instant) {
         self.stop_current(Outcome::Limit(LimitKind::Memory), now);
-        self.jobs_over_memory();
+        self.jobs.end_for_memory();
         self.kill(now);
     }
 }
