@@ -465,7 +465,7 @@ impl Cell {
     /// Sends an order to init without blocking. An init that has a full socket of unread orders
     /// hangs, and its cell is killed: this process must never wait for one cell, as it serves all
     /// of them.
-    pub(crate) fn tell(&self, order: &ToInit) -> Result<(), Errno> {
+    pub(crate) fn send(&self, order: &ToInit) -> Result<(), Errno> {
         match report::send_now(&self.control, order) {
             Err(Errno::EAGAIN) => self.try_to_kill(),
             sent => sent,
@@ -474,24 +474,24 @@ impl Cell {
 
     /// Sends TERM to every process of the cell, by its init.
     pub(crate) fn terminate(&self) -> Result<(), Errno> {
-        self.tell(&ToInit::Terminate)
+        self.send(&ToInit::Terminate)
     }
 
     /// Sends INT to the payload's process group, except to processes of commands that began before
     /// `since`.
     pub(crate) fn interrupt(&self, since: Ticks) -> Result<(), Errno> {
-        self.tell(&ToInit::Interrupt { since })
+        self.send(&ToInit::Interrupt { since })
     }
 
     /// Asks init to make itself untraceable; it answers when it is.
     pub(crate) fn seal(&self) -> Result<(), Errno> {
-        self.tell(&ToInit::Seal)
+        self.send(&ToInit::Seal)
     }
 
     /// Lowers the limits that can be lowered from outside, and sends init the memory limit, which
     /// it shows in sysinfo(2). Without a control group init starts its memory watch.
     pub(crate) fn limit(&self, configured: &Limits, lowered: &Limits) -> Result<(), Errno> {
-        let watch = || self.tell(&ToInit::Watch { memory: lowered.memory });
+        let watch = || self.send(&ToInit::Watch { memory: lowered.memory });
         match &self.group {
             Some(_) if configured == lowered => Ok(()),
             Some(group) => {

@@ -238,7 +238,7 @@ impl CellLife {
         self.read_last_reports();
         let exec_failure = self.exec_failure.take();
         if let Some((end, denials)) = self.end.take() {
-            let outcome = exit::of_program(&end, &self.limits, &self.cell);
+            let outcome = exit::program_outcome(&end, &self.limits, &self.cell);
             return CellEnd { exec_failure, outcome, counts: end.counts, denials };
         }
         let outcome = match self.cell.ran_out_of_memory() {

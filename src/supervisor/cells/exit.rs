@@ -16,7 +16,7 @@ use sys::socket::{self, PacketWait};
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Returns how a program ended that was not stopped from outside.
-pub(crate) fn of_program(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
+pub(crate) fn program_outcome(end: &PayloadEnd, limits: &Limits, cell: &Cell) -> Outcome {
     match end.over_limit {
         Some(OverLimit::Memory) => return Outcome::Limit(LimitKind::Memory),
         Some(OverLimit::HostMemory) => return Outcome::Limit(LimitKind::HostMemory),

@@ -23,15 +23,15 @@ use sys::socket;
 
 /// Maximum wait for the tally of a call that has ended; after it the reply says that the tally is incomplete.
 const TALLY_TIME: Duration = Duration::from_millis(200);
-/// Wait for the gateway's first word.
+/// Maximum wait for the gateway's first frame.
 const START_TIME: Duration = Duration::from_secs(5);
 /// Maximum frames that wait for room on the link. A gateway that leaves more unread is treated as dead.
-const WAITING: usize = 4_096;
+const MAX_WAITING: usize = 4_096;
 /// Maximum calls whose connections are reported one by one, and maximum connections of one call. The tally has
 /// the sums of all.
 const MAX_BEGUN: usize = 256;
 const MAX_CONNECTIONS: u32 = 1_024;
-/// The same for denied ones and questions for names.
+/// Maximum denied connections and questions for names of one call that are reported.
 const MAX_DENIED: u32 = 128;
 /// Bytes of one text of a tally; a name of the DNS with its port has 260.
 const TEXT_BYTES: usize = 512;
@@ -68,7 +68,7 @@ pub(crate) struct GatewayLink {
     /// Cells whose network is gone, with the reason.
     pub(super) failed: BTreeMap<CellKey, String>,
     /// Calls that have ended and whose reports wait for the gateway's tally.
-    asked: BTreeMap<CallId, Asked>,
+    awaited: BTreeMap<CallId, AwaitedTally>,
     /// Frames for which the link had no room, in their order.
     waiting: VecDeque<Vec<u8>>,
     /// Calls that run, whose network is gone, with the reason; they are to be ended.
@@ -77,7 +77,7 @@ pub(crate) struct GatewayLink {
 
 /// The end of a call whose tally the gateway was asked for.
 #[derive(Debug)]
-struct Asked {
+struct AwaitedTally {
     cell: CellKey,
     ended: Ended,
     deadline: Instant,
@@ -104,7 +104,7 @@ impl GatewayLink {
             unlisted: BTreeMap::new(),
             calls: BTreeMap::new(),
             failed: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            awaited: BTreeMap::new(),
             waiting: VecDeque::new(),
             lost: Vec::new(),
         }
@@ -121,8 +121,8 @@ impl GatewayLink {
     /// Sends a frame, at once or as soon as the link has room. A gateway that does not read any more is given up.
     ///
     /// # Errors
-    /// EAGAIN: there is no room, and one with descriptors is not kept, nor one that narrows a call, whose packets would come
-    /// before it. Of all others the gateway is dead.
+    /// EAGAIN: there is no room, and the frame has descriptors or narrows a call, whose packets would come before it:
+    /// such frames are not kept. After any other error the gateway is dead.
     pub(super) fn send(&mut self, frame: &ToGateway, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let Some(link) = self.descriptor() else { return Err(Errno::EPIPE) };
         let bytes = wire::encode(frame).map_err(|_| Errno::E2BIG)?;
@@ -133,23 +133,23 @@ impl GatewayLink {
         };
         match sent {
             Err(Errno::EAGAIN) if !fds.is_empty() || narrows => sent,
-            Err(Errno::EAGAIN) if self.waiting.len() < WAITING => {
+            Err(Errno::EAGAIN) if self.waiting.len() < MAX_WAITING => {
                 self.waiting.push_back(bytes);
                 Ok(())
             }
             Err(errno) => {
-                self.take_no_more(errno);
+                self.die_refusing(errno);
                 sent
             }
             Ok(()) => sent,
         }
     }
 
-    fn take_no_more(&mut self, errno: Errno) {
+    fn die_refusing(&mut self, errno: Errno) {
         self.die(&format!("it takes no frames ({})", model::outcome::errno_text(raw(errno))));
     }
 
-    /// Returns what is waited for on the link.
+    /// Returns the events of the link to wait for.
     pub(super) fn interest(&self) -> PollFlags {
         match self.waiting.is_empty() {
             true => PollFlags::POLLIN,
@@ -163,7 +163,7 @@ impl GatewayLink {
             match socket::send_now(link, frame, &[]) {
                 Ok(()) => drop(self.waiting.pop_front()),
                 Err(Errno::EAGAIN) => return,
-                Err(errno) => self.take_no_more(errno),
+                Err(errno) => self.die_refusing(errno),
             }
         }
     }
@@ -189,7 +189,7 @@ impl GatewayLink {
             GatewayState::Up(_) | GatewayState::Dead(_) => None,
         };
         let lost = (!self.lost.is_empty()).then(Instant::now);
-        self.asked.values().map(|asked| asked.deadline).chain(start).chain(lost).min()
+        self.awaited.values().map(|awaited| awaited.deadline).chain(start).chain(lost).min()
     }
 
     /// Reports to the gateway that a call begins in the cell of a slot, narrowed to `only`.
@@ -225,7 +225,7 @@ impl GatewayLink {
     /// Asks for the tally of a call that has ended. Returns the end if nothing is to be waited for.
     pub(super) fn ask(&mut self, call: CallId, mut ended: Ended) -> Option<Ended> {
         let Some(cell) = self.calls.remove(&call) else { return Some(ended) };
-        if self.has_nothing_to_tell(cell) {
+        if self.has_sent_nothing(cell) {
             return Some(ended);
         }
         if self.send(&ToGateway::Ask { cell, call }, &[]).is_err() {
@@ -233,13 +233,13 @@ impl GatewayLink {
             return Some(ended);
         }
         let deadline = Instant::now() + TALLY_TIME;
-        self.asked.insert(call, Asked { cell, ended, deadline });
+        self.awaited.insert(call, AwaitedTally { cell, ended, deadline });
         None
     }
 
     /// Returns true if the cell has a network that works, and has sent nothing by it since it was made. Its processes have
     /// ended, or belong to the shell of a session: what they send counts for the next call.
-    fn has_nothing_to_tell(&self, cell: CellKey) -> bool {
+    fn has_sent_nothing(&self, cell: CellKey) -> bool {
         let is_up = matches!(self.state, GatewayState::Up(_)) && !self.failed.contains_key(&cell);
         let of_cell = |(slot, _): &(&u16, &CellKey)| u32::from(**slot) == cell.slot;
         let open = self.cells.iter().find(of_cell).filter(|(_, open)| **open == cell);
@@ -266,13 +266,13 @@ impl GatewayLink {
         }
         let is_dead = matches!(self.state, GatewayState::Dead(_));
         let over: Vec<CallId> = self
-            .asked
+            .awaited
             .iter()
-            .filter(|(_, asked)| is_dead || asked.deadline <= now)
+            .filter(|(_, awaited)| is_dead || awaited.deadline <= now)
             .map(|(call, _)| *call)
             .collect();
         let take = |call: CallId| {
-            let Asked { cell, mut ended, .. } = self.asked.remove(&call)?;
+            let AwaitedTally { cell, mut ended, .. } = self.awaited.remove(&call)?;
             ended.network = Some(self.unknown(cell));
             Some((call, ended))
         };
@@ -297,7 +297,7 @@ impl GatewayLink {
     }
 
     /// Takes a frame of the gateway. Returns the call that has its tally now.
-    pub(super) fn hear(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
+    pub(super) fn take(&mut self, frame: FromGateway) -> Option<(CallId, Ended)> {
         match frame {
             FromGateway::Up => {
                 if let GatewayState::Starting(link, _) = &self.state {
@@ -310,10 +310,10 @@ impl GatewayLink {
                 let request = connection.request.as_deref().unwrap_or_default();
                 let is_lesser =
                     connection.end == ConnectionEnd::Denied || request.starts_with(QUESTION);
-                let most = if is_lesser { MAX_DENIED } else { MAX_CONNECTIONS };
+                let max_reported = if is_lesser { MAX_DENIED } else { MAX_CONNECTIONS };
                 let of_call = |one: &&mut (CallId, CellKey, u32)| one.0 == call && one.1 == cell;
                 match self.begun.iter_mut().find(of_call) {
-                    Some((_, _, reported)) if *reported < most => {
+                    Some((_, _, reported)) if *reported < max_reported => {
                         *reported += 1;
                         self.connections.push((cell, call, harmless_connection(connection)));
                     }
@@ -323,11 +323,11 @@ impl GatewayLink {
             }
             FromGateway::Last { .. } => None,
             FromGateway::Tally { cell, call, tally } => {
-                let is_of = |asked: &Asked| asked.cell == cell;
-                if !self.asked.get(&call).is_some_and(is_of) {
+                let is_of = |awaited: &AwaitedTally| awaited.cell == cell;
+                if !self.awaited.get(&call).is_some_and(is_of) {
                     return None;
                 }
-                let Asked { mut ended, .. } = self.asked.remove(&call)?;
+                let AwaitedTally { mut ended, .. } = self.awaited.remove(&call)?;
                 // The gateway knows as little of a cell whose worker has died.
                 let tally = match self.failed.contains_key(&cell) {
                     true => self.unknown(cell),
@@ -404,7 +404,7 @@ mod tests {
     fn link() -> (GatewayLink, OwnedFd) {
         let (ours, theirs) = packets().expect("a pair");
         let mut link = GatewayLink::new(Arc::new(ours));
-        assert_eq!(link.hear(FromGateway::Up).map(|(call, _)| call), None);
+        assert_eq!(link.take(FromGateway::Up).map(|(call, _)| call), None);
         link.cells.insert(1, CELL);
         link.calls.insert(9, CELL);
         (link, theirs)
@@ -420,14 +420,14 @@ mod tests {
         assert!(link.ask(9, ended()).is_none());
         let other = CellKey { generation: 3, ..CELL };
         let late = FromGateway::Tally { cell: other, call: 9, tally: tally(7) };
-        assert!(link.hear(late).is_none());
+        assert!(link.take(late).is_none());
         let unasked = FromGateway::Tally { cell: CELL, call: 8, tally: tally(7) };
-        assert!(link.hear(unasked).is_none());
+        assert!(link.take(unasked).is_none());
         let (call, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) }).expect("heard");
+            link.take(FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) }).expect("heard");
         assert_eq!((call, ended.network), (9, Some(tally(2))));
         let again = FromGateway::Tally { cell: CELL, call: 9, tally: tally(2) };
-        assert!(link.hear(again).is_none());
+        assert!(link.take(again).is_none());
     }
 
     #[test]
@@ -460,16 +460,16 @@ mod tests {
         link.calls.insert(10, other);
         let failed =
             |cell| FromGateway::Failed { cell: Some(cell), why: "it\u{7} died".to_owned() };
-        assert!(link.hear(failed(CellKey { generation: 3, ..CELL })).is_none());
+        assert!(link.take(failed(CellKey { generation: 3, ..CELL })).is_none());
         assert_eq!((link.take_lost(), link.next_deadline()), (Vec::new(), None));
-        assert!(link.hear(failed(CELL)).is_none());
+        assert!(link.take(failed(CELL)).is_none());
         assert!(link.next_deadline().is_some());
         assert_eq!(link.take_lost(), [(9, "it died".to_owned())]);
         // Its end says so as well, though the gateway answers.
         assert!(link.ask(9, ended()).is_none());
         let answer = Tally { incomplete: true, ..Tally::default() };
         let (_, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: answer }).expect("heard");
+            link.take(FromGateway::Tally { cell: CELL, call: 9, tally: answer }).expect("heard");
         let network = ended.network.expect("a tally");
         assert!(network.incomplete && network.denied.len() == 1, "{network:?}");
         // A call that begins in the cell meanwhile has no network.
@@ -533,7 +533,7 @@ mod tests {
             },
         };
         for _ in 0..MAX_DENIED + 5 {
-            assert!(link.hear(one(ConnectionEnd::Denied)).is_none());
+            assert!(link.take(one(ConnectionEnd::Denied)).is_none());
         }
         assert_eq!(u32::try_from(link.connections.len()), Ok(MAX_DENIED));
         // Those that a slow front end does not get are added.
@@ -543,7 +543,7 @@ mod tests {
         assert!(link.ask(9, ended()).is_none());
         let counted = Tally { unlisted: 2, ..tally(1) };
         let (_, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally: counted }).expect("heard");
+            link.take(FromGateway::Tally { cell: CELL, call: 9, tally: counted }).expect("heard");
         assert_eq!(ended.network.map(|tally| tally.unlisted), Some(8));
         assert!(link.unlisted.is_empty());
     }
@@ -556,7 +556,7 @@ mod tests {
         let denied = Denied { to: text.clone(), why: text.clone(), count: 1, grant: Some(text) };
         let tally = Tally { denied: vec![denied; 2 * TALLY_ROWS], ..Tally::default() };
         let (_, ended) =
-            link.hear(FromGateway::Tally { cell: CELL, call: 9, tally }).expect("heard");
+            link.take(FromGateway::Tally { cell: CELL, call: 9, tally }).expect("heard");
         let denied = ended.network.expect("a tally").denied;
         assert_eq!(denied.len(), TALLY_ROWS);
         let fits = |text: &str| text.len() == TEXT_BYTES && text.starts_with("a[2Jb");

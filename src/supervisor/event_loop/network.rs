@@ -147,7 +147,7 @@ impl Network {
             }
         }
         let frame = wire::decode::<FromGateway>(buffer);
-        let over = frame.ok().and_then(|frame| gateway.hear(frame));
+        let over = frame.ok().and_then(|frame| gateway.take(frame));
         for (cell, call, connection) in std::mem::take(&mut gateway.connections) {
             // A slow front end gets fewer lines, and the number of those left out.
             match outbox.has_room_for_records() {

@@ -13,7 +13,7 @@ use super::supervisor::Supervisor;
 use crate::cells::key::KeyId;
 use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
-use crate::sessions::mailbox::{Undelivered, Waiting};
+use crate::sessions::mailbox::{ShellWait, Undelivered};
 use crate::sessions::session::Session;
 use crate::sessions::shell::{MAX_JOBS, Shell, ShellEvent};
 use cell::Design;
@@ -209,10 +209,10 @@ impl Supervisor {
                 let receipt = shell.receipt.clone();
                 self.send(&Event::Started { call, stdin, receipt, turn }, Some((call, ends)));
             }
-            // The shell is free again only later, and reports that.
+            // A background call is reported once it has left the shell.
             Ok(None) => {}
             Err(Undelivered { errno, shell: waiting }) => {
-                if waiting == Waiting::Nowhere {
+                if waiting == ShellWait::Forever {
                     shell.end(Instant::now());
                 }
                 let step = "laying the command before the shell".to_owned();

@@ -39,37 +39,38 @@ use model::shells::ShellKind;
 use model::wire::StdinKind;
 use sys::mount::{attach, clone_tree};
 
-/// Room for the command and the input of a call (9 MiB at most), and for what programs keep open.
+/// Options of the filesystem: room for the command and the input of a call (at most 9 MiB), and for files that
+/// programs keep open.
 const OPTIONS: &str = "size=24m,nr_inodes=288,mode=0755";
 /// Files of one call.
 const NAMES: [&str; 8] = ["in", "out", "err", "end", "cmd", "fed", "run", GATE];
-/// Directory of the filesystem that the cell has. Beside it FIFOs are made: the cell may have the supervisor's uid, and
-/// could open those that are not finished.
+/// Directory of the filesystem that the cell has. FIFOs are made outside it: the cell may have the supervisor's uid,
+/// and could open those that are not finished.
 const SHOWN: &str = "shown";
-/// Those that the shell writes to.
+/// Files that the shell writes to.
 const OUTPUT: [&str; 3] = ["out", "err", "end"];
-/// The one at which the shell waits.
+/// File at which the shell waits.
 const GATE: &str = "go";
 
 /// The mailbox as the supervisor holds it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// What the cell has.
+    /// The directory that the cell has.
     directory: OwnedFd,
     /// The whole filesystem, in which the output of the next call is made.
     store: OwnedFd,
-    /// None where they cannot be had.
+    /// `None` where the kernel or a container refuses them.
     terminals: Option<Terminals>,
     /// Number of the next call. It is not reset with a new shell, so that no name is used twice.
     next: u64,
-    /// Its device number.
+    /// Device number of the filesystem.
     device: u64,
     /// Files that stand for exit codes.
     digits: Digits,
     /// Output of the next call, made while the session was idle.
     prepared: Option<Output>,
-    /// A call that is over, whose files are still there. They are open as long as they have names: the shell may be
-    /// late, and would wait for ever at a FIFO without another end.
+    /// A call that is over, whose files still exist. They are open as long as they have names: the shell may be
+    /// late, and would wait forever at a FIFO without another end.
     over: Option<PendingCall>,
 }
 
@@ -101,24 +102,24 @@ pub(crate) struct PendingCall {
     pub terminal: Option<OwnedFd>,
 }
 
-/// Why a call was not laid out; the shell saw nothing of it.
+/// A call that could not be delivered; the shell saw nothing of it.
 #[derive(Debug)]
 pub(crate) struct Undelivered {
     pub errno: Errno,
-    pub shell: Waiting,
+    pub shell: ShellWait,
 }
 
-/// The gate at which the shell waits after a call that was not laid out.
+/// The gate at which the shell waits after a call that could not be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// At the gate of the next call.
-    Here,
+pub(crate) enum ShellWait {
+    /// At the gate of the next call, which will be opened.
+    ForNextCall,
     /// At a gate that nothing opens any more.
-    Nowhere,
+    Forever,
 }
 
 impl PendingCall {
-    /// Lets the input go, which the shell has open: from here on the caller ends it.
+    /// Closes the input, which the shell has open: from here on the caller ends it.
     pub(crate) fn opened(&mut self) {
         self.input = None;
     }
@@ -152,7 +153,7 @@ fn own_namespace(proc: &OwnedFd) -> Result<OwnedFd, Errno> {
 struct Input {
     /// Writing end for the caller.
     writer: Option<OwnedFd>,
-    /// Both ends of it in one.
+    /// Both ends in one descriptor.
     ends: Option<OwnedFd>,
     terminal: Option<Terminal>,
 }
@@ -161,7 +162,7 @@ struct Input {
 #[derive(Debug)]
 pub(crate) struct CallRequest<'a> {
     pub script: &'a Attachment,
-    /// The input, where it is all there: then it is a file, at whose end the input ends.
+    /// The whole input, if it is known: then it is a file, at whose end the input ends.
     pub input: Option<&'a Attachment>,
     pub env: &'a Env,
     pub cwd: Option<&'a Cwd>,
@@ -244,16 +245,17 @@ impl Mailbox {
 
     fn gate(&self, number: u64) -> Result<(), Errno> {
         match self.fifo(&name(GATE, number), READABLE) {
-            // It is there already: what made it failed later.
+            // The delivery that made it failed later.
             Err(Errno::EEXIST) => Ok(()),
             made => made,
         }
     }
 
-    /// Lays out the next call, runs `last`, and opens the gate: the shell takes the call at once, or when it comes.
+    /// Makes the files of the next call, runs `last`, and opens the gate: the shell takes the call now, or once it
+    /// gets there.
     ///
     /// # Errors
-    /// ENOSPC: programs keep too much of calls before open.
+    /// ENOSPC: programs keep too many files of earlier calls open.
     pub(crate) fn deliver(
         &mut self,
         order: &CallRequest<'_>,
@@ -270,27 +272,27 @@ impl Mailbox {
             Err(errno) => errno,
         };
         self.remove_output();
-        let shell = match self.take_back(number) {
-            Ok(()) => Waiting::Here,
+        let shell = match self.undo(number) {
+            Ok(()) => ShellWait::ForNextCall,
             Err(left) => {
                 tracing::warn!(errno = %left, "the files of a session's call stay");
                 // No name is used twice: the next shell begins with the next number.
                 self.next += 1;
-                Waiting::Nowhere
+                ShellWait::Forever
             }
         };
         Err(Undelivered { errno, shell })
     }
 
-    /// Takes away what was made of a call that the shell knows nothing of. It waits at the gate, which
-    /// must stay the same file: a new one of this name would not wake it.
-    fn take_back(&self, number: u64) -> Result<(), Errno> {
+    /// Removes the files of a call that the shell has not seen. The shell waits at the gate, which must stay the same
+    /// file: a new one of this name would not wake it.
+    fn undo(&self, number: u64) -> Result<(), Errno> {
         self.remove_all(number, |part| part != GATE)?;
         self.remove(number.saturating_add(1))?;
         self.mode(&name(GATE, number), READABLE)
     }
 
-    /// Makes what the call reads.
+    /// Makes the input of a call.
     fn input(&self, number: u64, order: &CallRequest<'_>) -> Result<Input, Errno> {
         let path = name("in", number);
         let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
@@ -302,7 +304,7 @@ impl Mailbox {
                 // without a writer the shell would wait where the caller has closed its own.
                 let ends = Some(self.open(&path, OFlag::O_RDWR)?);
                 if order.mode == JobMode::Foreground {
-                    line(loops::fed(order.shell, number))?;
+                    line(loops::piped_input(order.shell, number))?;
                 }
                 let writer = Some(self.open(&path, OFlag::O_WRONLY)?);
                 self.mode(&path, READABLE)?;
@@ -344,7 +346,7 @@ impl Mailbox {
         };
         let stdout = reader("out")?;
         let stderr = reader("err")?;
-        // Its end means nothing: the supervisor itself reads it, by the descriptor that is for both.
+        // It never reaches its end: the supervisor itself reads it, by the descriptor that is for both.
         let end = make("end")?;
         show("end")?;
         Ok(Output { held, stdout, stderr, end })
@@ -372,7 +374,7 @@ impl Mailbox {
             Some(output) => output,
             None => self.output()?,
         };
-        // Not before: what a process of an earlier call writes there would be this one's.
+        // Not before: output of a process of an earlier call would be in this one's.
         for stream in OUTPUT {
             renameat(&self.store, stream, &self.directory, name(stream, number).as_str())?;
         }
@@ -398,7 +400,7 @@ impl Mailbox {
         let gate = name(GATE, number);
         let opened = READABLE | Mode::S_IWUSR;
         match self.mode(&gate, opened) {
-            // The call before was not laid out, and its files stayed.
+            // The call before could not be delivered, and its files stayed.
             Err(Errno::ENOENT) => {
                 self.gate(number)?;
                 self.mode(&gate, opened)?;
@@ -417,8 +419,8 @@ impl Mailbox {
     }
 
     /// Removes the files of the call that is over and prepares the output of the next, and the gate at which the shell
-    /// waits after it: work that an answer need not wait for. What fails here is done again, and reported, when the
-    /// next call is laid out.
+    /// waits after it: work for which no answer should wait. A step that fails here is tried again, and its failure
+    /// reported, with the next call.
     pub(crate) fn tidy(&mut self) {
         self.tidy_over();
         if self.prepared.is_some() {
@@ -485,9 +487,9 @@ impl Mailbox {
     }
 }
 
-/// Mode that no umask changes: the supervisor's takes nothing from the owner.
+/// Mode that the supervisor's umask does not change, as that takes nothing from the owner.
 const OWNERS: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
-/// How the supervisor opens what is in a mailbox.
+/// Flags with which the supervisor opens files of a mailbox.
 const OPENED: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 const READABLE: Mode = Mode::S_IRUSR.union(Mode::S_IRGRP).union(Mode::S_IROTH);
 const WRITABLE: Mode = Mode::S_IWUSR.union(Mode::S_IWGRP).union(Mode::S_IWOTH);

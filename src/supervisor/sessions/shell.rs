@@ -16,7 +16,7 @@ use nix::errno::Errno;
 
 use super::cpu_time::CpuTime;
 use super::loops;
-use super::mailbox::{CallRequest, Mailbox, Undelivered, Waiting};
+use super::mailbox::{CallRequest, Mailbox, ShellWait, Undelivered};
 use crate::cells::cell::Cell;
 use crate::cells::cell_life::{CellLife, WorkspaceLife};
 use crate::cells::handover;
@@ -200,8 +200,8 @@ impl Shell {
         mailbox: &mut Mailbox,
         built: Duration,
     ) -> Result<Option<(u64, FarEnds)>, Undelivered> {
-        // Nothing is laid out yet.
-        let undelivered = |errno| Undelivered { errno, shell: Waiting::Here };
+        // The shell has seen nothing yet.
+        let undelivered = |errno| Undelivered { errno, shell: ShellWait::ForNextCall };
         let directory = ready.start.session.map(|within| within.directory);
         let mode = ready.start.session.map_or(JobMode::Foreground, |within| within.mode);
         let stdin = ready.start.stdin.kind();
@@ -266,7 +266,7 @@ impl Shell {
                 let ended = self.jobs.remove(job.pid);
                 ended.map_or(ShellEvent::None, |ended| {
                     // Its time is in the account of the cell from now on, and of no later call.
-                    self.used = self.used.and(CpuTime::of(&job.counts));
+                    self.used = self.used.plus(CpuTime::counted(&job.counts));
                     ended.reaped(&job, denials, &self.life, mailbox)
                 })
             }
@@ -335,7 +335,7 @@ impl Shell {
         }
         current.counted = Some((counts, denials));
         // Init is gone, which its pidfd reports.
-        if let Err(errno) = self.life.cell.tell(&report::ToInit::Confirm) {
+        if let Err(errno) = self.life.cell.send(&report::ToInit::Confirm) {
             tracing::debug!(%errno, "a session's cell could not be asked");
         }
         ShellEvent::None
@@ -385,7 +385,7 @@ impl Shell {
         mailbox.clear_up(pending);
         self.stage = ShellStage::Idle;
         self.life.deadline = None;
-        let total = CpuTime::of(&counts);
+        let total = CpuTime::counted(&counts);
         let usage = self.usage(total, counts.max_rss, wall);
         let ended = Ended {
             usage,

@@ -24,7 +24,7 @@
 use std::fmt::Display;
 
 use super::report::{RING, STARTED};
-use super::{ROOM, SETSID, place, shows};
+use super::{ROOM, SETSID, end_marks, path};
 use cell::mounts::MAILBOX;
 use model::call::{Cwd, Env};
 use model::shells::ShellKind;
@@ -32,8 +32,8 @@ use model::wire::StdinKind;
 
 const BASH: &str = "/bin/bash";
 
-/// Set again at the end of each command, which may have set another trap: the shell is to outlast an INT that comes
-/// late. On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
+/// Trap that is set again at the end of each command, which may have set another: the shell must survive an INT that
+/// comes late. On INT the shell unwinds to the end of the call, as a shell at a terminal does for ^C: a DEBUG trap
 /// that returns 2 under `extdebug` makes bash return from whatever function or file it is in
 /// (bash(1), shopt), until only ours is left: the program of the shell, in which no file is sourced, or the lines of a
 /// call. It begins with the trap's own last command. Our lines continue
@@ -44,10 +44,10 @@ const ON_INTERRUPT: &str = concat!(
     r#"\builtin trap "[[ \${BASH_SOURCE-/dev/session/run.} == /dev/session/run.* ]] || \\builtin test -eq 0 2>/dev/null" DEBUG; "#,
     r#"\builtin :' INT"#,
 );
-/// The condition of the lines that take back the state that an INT left behind. Nothing else sets the variable to 0: an
-/// INT may come between any two commands, and what it left must be known to the next of these lines.
+/// Condition of the lines that undo the state that an INT left behind. Nothing else sets the variable to 0: an INT may
+/// come between any two commands, and the next of these lines must see it.
 const IS_STOPPED: &str = "((${COFFERDAM_STOP-0}))";
-/// The first step of it. The trap is removed here and not in [`UNSTOP`]: with functrace it would end that file.
+/// First step of undoing that state. The trap is removed here and not in [`UNSTOP`]: with functrace it would end that file.
 const UNTRAPPED: &str = r"COFFERDAM_STOP=0; \builtin trap - DEBUG";
 /// File of the mailbox with the remaining steps: a call whose shell was not interrupted does not parse them.
 pub(super) const UNSTOP: &str = "unstop";
@@ -76,11 +76,11 @@ const NEXT: &str = "$COFFERDAM_NEXT";
 /// command was run: then no end is reported.
 pub(super) fn program(first: u64) -> String {
     let number = "$COFFERDAM_CALL";
-    let gate = place("go", number);
-    let lines = place("run", number);
+    let gate = path("go", number);
+    let lines = path("run", number);
     let undo = unstopped("");
-    let opens = opens(TURN, None);
-    let runs = runs("\\builtin", &place("cmd", TURN), TURN);
+    let open = open(TURN, None);
+    let run = run("\\builtin", &path("cmd", TURN), TURN);
     let report = report(TURN, NEXT, None);
     format!(
         "{ON_INTERRUPT}\n\
@@ -89,7 +89,7 @@ pub(super) fn program(first: u64) -> String {
          if [[ -s \"{lines}\" ]]; then \\builtin . \"{lines}\"; else\n\
          for COFFERDAM_TURN in \"-{number}\" \"{number}\"; do if ((COFFERDAM_TURN<0)); then\n\
          COFFERDAM_TURN=$((-COFFERDAM_TURN))\n\
-         {opens}{runs}{SETTLED}{LEFT}\
+         {open}{run}{SETTLED}{LEFT}\
          else\n\
          COFFERDAM_NEXT=$((COFFERDAM_TURN+1))\n\
          {report}\
@@ -105,12 +105,12 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
         StdinKind::Empty | StdinKind::Bytes if env.iter().next().is_none() && cwd.is_none() => {
             return String::new();
         }
-        StdinKind::Empty | StdinKind::Bytes => place("cmd", number),
-        StdinKind::Pipe | StdinKind::Terminal => place("fed", number),
+        StdinKind::Empty | StdinKind::Bytes => path("cmd", number),
+        StdinKind::Pipe | StdinKind::Terminal => path("fed", number),
     };
-    let mut text = opens(number, cwd);
+    let mut text = open(number, cwd);
     let source = source(env, &mut text);
-    text.push_str(&runs(&source, &command, number));
+    text.push_str(&run(&source, &command, number));
     if cwd.is_some() {
         text.push_str(&format!(
             "if ((COFFERDAM_OPEN==2)); then COFFERDAM_STATUS=1; fi\n\
@@ -125,14 +125,14 @@ pub(super) fn lines(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind)
 
 /// Returns the redirections to the streams of a call.
 fn streams(number: impl Display) -> String {
-    let place = |name| place(name, &number);
-    format!("<\"{}\" >|\"{}\" 2>|\"{}\"", place("in"), place("out"), place("err"))
+    let path = |name| path(name, &number);
+    format!("<\"{}\" >|\"{}\" 2>|\"{}\"", path("in"), path("out"), path("err"))
 }
 
 /// Returns the lines that open the streams of a call, and enter its directory.
-fn opens(number: impl Display, cwd: Option<&Cwd>) -> String {
-    let stdout = place("out", &number);
-    let stderr = place("err", &number);
+fn open(number: impl Display, cwd: Option<&Cwd>) -> String {
+    let stdout = path("out", &number);
+    let stderr = path("err", &number);
     let streams = streams(number);
     // The shell's own output becomes the call's. Not with functrace, by which a DEBUG trap would print at these lines.
     // Without streams nothing runs: with no descriptor free (`ulimit -n`), say.
@@ -150,7 +150,7 @@ fn opens(number: impl Display, cwd: Option<&Cwd>) -> String {
 }
 
 /// Returns the lines that run the command, in a group that [`SETTLED`] ends. `source` reads its file.
-fn runs(source: &str, command: &str, number: impl Display) -> String {
+fn run(source: &str, command: &str, number: impl Display) -> String {
     let streams = streams(number);
     // The trap makes the file or function that it ends return 2.
     let undo = unstopped("((COFFERDAM_STATUS!=2)) || COFFERDAM_STATUS=130; ");
@@ -172,9 +172,9 @@ fn runs(source: &str, command: &str, number: impl Display) -> String {
 /// otherwise, and reports its number, ended by NUL. If there is no copy, the shell reports the end of the call as of
 /// any other.
 pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: StdinKind) -> String {
-    let place = |name| place(name, number);
-    let stderr = place("err");
-    let end = place("end");
+    let path = |name| path(name, number);
+    let stderr = path("err");
+    let end = path("end");
     let streams = streams(number);
     let mut copy = format!(
         "{{ \\builtin set +m; while \\builtin kill -0 \"$COFFERDAM_PARENT\"; do :; done; \
@@ -188,8 +188,8 @@ pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
     }
     let source = source(env, &mut copy);
     let command = match input {
-        StdinKind::Empty | StdinKind::Bytes | StdinKind::Pipe => place("cmd"),
-        StdinKind::Terminal => place("fed"),
+        StdinKind::Empty | StdinKind::Bytes | StdinKind::Pipe => path("cmd"),
+        StdinKind::Terminal => path("fed"),
     };
     copy.push_str(&format!("{source} . {command}\n"));
     let mut text = format!("COFFERDAM_STATUS=1\n{{\n\\builtin : {streams} && COFFERDAM_OPEN=1\n");
@@ -204,7 +204,7 @@ pub(super) fn background(number: u64, env: &Env, cwd: Option<&Cwd>, input: Stdin
     text
 }
 
-/// Returns the line that takes back the state that an INT left behind, and runs these commands if there was one.
+/// Returns the line that undoes the state that an INT left behind, and runs these commands if there was one.
 fn unstopped(commands: &str) -> String {
     format!("if {IS_STOPPED}; then {commands}{UNTRAPPED}; \\builtin . {MAILBOX}/{UNSTOP}; fi\n")
 }
@@ -241,9 +241,9 @@ const LEFT: &str = "((COFFERDAM_ONCE)) || \\exec >/dev/null 2>&1\n";
 /// If `silent`, an arithmetic expression, is true, another process reports the end, or has reported it: then the
 /// call's files are gone.
 fn report(number: impl Display, next: impl Display, silent: Option<&str>) -> String {
-    let end = place("end", &number);
-    let shows = shows(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
-    let gate = place("go", &next);
+    let end = path("end", &number);
+    let end_marks = end_marks(number, "$((COFFERDAM_STATUS>>4))", "$((COFFERDAM_STATUS&15))");
+    let gate = path("go", &next);
     // A shell that may be unable to continue does not report, and ends: `builtin` may have become a function that
     // does nothing, and one of our names a constant, at which bash drops the rest of its line. If
     // there is nothing to report to, the call was ended otherwise, and the next may be waiting.
@@ -258,15 +258,14 @@ fn report(number: impl Display, next: impl Display, silent: Option<&str>) -> Str
          \\builtin printf -v COFFERDAM_SURE \"{next}\"\n\
          if ((COFFERDAM_OPEN && COFFERDAM_SURE=={next})); then \
          if {is_reported}[[ ! -p \"{end}\" ]]; then COFFERDAM_CALL=\"-{next}\"; else {{ \
-         \\builtin printf {RING} >|\"{end}\" && COFFERDAM_CALL=\"-{next}\" && 3<\"{gate}\"; }} {shows}; fi; fi\n"
+         \\builtin printf {RING} >|\"{end}\" && COFFERDAM_CALL=\"-{next}\" && 3<\"{gate}\"; }} {end_marks}; fi; fi\n"
     )
 }
 
-/// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
-/// close it now, and before that the shell would wait for ever to open it.
-pub(super) fn fed(number: u64) -> String {
-    let end = place("end", number);
-    let command = place("cmd", number);
+/// Returns the line before a command whose input is a pipe.
+pub(super) fn piped_input(number: u64) -> String {
+    let end = path("end", number);
+    let command = path("cmd", number);
     format!("\\builtin printf {RING} >|{end}; \\builtin . {command}\n")
 }
 
@@ -274,9 +273,9 @@ pub(super) fn fed(number: u64) -> String {
 /// controlling terminal it is. The shell's session must not have it: the shell would lose it with each call and get its
 /// signals. So a subshell opens it, which gets no controlling terminal by opening one.
 pub(super) fn at_terminal(number: u64, terminal: u32) -> String {
-    let command = place("cmd", number);
-    let place = format!("{MAILBOX}/pts/{terminal}");
-    format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{place} >|{place} 2>&1 )\n")
+    let command = path("cmd", number);
+    let path = format!("{MAILBOX}/pts/{terminal}");
+    format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{path} >|{path} 2>&1 )\n")
 }
 
 #[cfg(test)]

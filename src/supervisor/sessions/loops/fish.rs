@@ -1,21 +1,21 @@
 //! The loop of fish.
 
 use super::report::RING;
-use super::{CallLines, ROOM, place, shows, turns};
+use super::{CallLines, ROOM, end_marks, loop_words, path};
 use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
 
-/// The file of fish's own errors. It writes them to the standard error that it began with, which no redirection of
-/// its language changes.
+/// File that gets the errors of fish itself. It writes them to the standard error that it began with, which no
+/// redirection of its language changes.
 const ERRORS: &str = "/proc/$fish_pid/fd/2";
-/// What fish becomes to have such a file, and what that becomes: fish once more, with `$0` to do.
+/// Program that fish executes to have such a file, and that executes fish with `$0` as its program.
 const WITH_ERRORS: &str =
     "exec 2>>/tmp/.fish-errors && rm -f /tmp/.fish-errors; exec fish --no-config -c \"$0\"";
 
 /// Returns the program of a session's fish, whose first call has this number.
 pub(super) fn program(first: u64) -> String {
-    let turns = turns();
+    let turns = loop_words();
     let text = format!(
         "set -g COFFERDAM_CALL {first}\n\
          for COFFERDAM_A in {turns}; for COFFERDAM_B in {turns}; for COFFERDAM_C in {turns}\n\
@@ -33,11 +33,11 @@ pub(super) fn program(first: u64) -> String {
 /// open, and waits for the next call.
 pub(super) fn lines(call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
-    let place = |name| place(name, number);
+    let path = |name| path(name, number);
     let quoted = |word: &str| ShellKind::Fish.quoted(word);
     let command = match input {
-        StdinKind::Empty | StdinKind::Bytes => place("cmd"),
-        StdinKind::Pipe | StdinKind::Terminal => place("fed"),
+        StdinKind::Empty | StdinKind::Bytes => path("cmd"),
+        StdinKind::Pipe | StdinKind::Terminal => path("fed"),
     };
     let mut text = "set -g COFFERDAM_STATUS 1\nset -g COFFERDAM_CWD\nbegin\n".to_owned();
     for (name, value) in env.iter() {
@@ -51,12 +51,12 @@ pub(super) fn lines(call: CallLines<'_>) -> String {
         )),
         None => text.push_str(&format!("{run}\n")),
     }
-    text.push_str(&format!("end <{} >{} 2>{}\n", place("in"), place("out"), place("err")));
+    text.push_str(&format!("end <{} >{} 2>{}\n", path("in"), path("out"), path("err")));
     text.push_str(&format!(
         "if builtin test -s {ERRORS}; command cat {ERRORS} >>{}; builtin true >{ERRORS}; end\n",
-        place("err")
+        path("err")
     ));
-    // Drops what it says of a directory that is gone: it is of no call.
+    // Drops its error about a directory that is gone, which belongs to no call.
     text.push_str(&format!(
         "if builtin test -n \"$COFFERDAM_CWD\"; builtin cd -- $COFFERDAM_CWD; or builtin cd {ROOM}; \
          builtin true >{ERRORS}; end\n"
@@ -71,16 +71,16 @@ fn status_report(number: u64) -> String {
         "set -g COFFERDAM_HIGH (builtin math \"floor($COFFERDAM_STATUS / 16)\")\n\
          set -g COFFERDAM_LOW (builtin math \"$COFFERDAM_STATUS % 16\")\n\
          begin\nbuiltin printf {RING} >{}\n{}builtin true <{}\nend {}\n",
-        place("end", number),
+        path("end", number),
         next(number),
-        place("go", number.saturating_add(1)),
-        shows(number, "$COFFERDAM_HIGH", "$COFFERDAM_LOW"),
+        path("go", number.saturating_add(1)),
+        end_marks(number, "$COFFERDAM_HIGH", "$COFFERDAM_LOW"),
     )
 }
 
 /// Returns the lines that run a command and continue at once; the process that the command starts reports the end. If it
 /// starts nothing, the shell shows the end.
-pub(super) fn goes_on(number: u64, command: &str) -> String {
+pub(super) fn start_and_continue(number: u64, command: &str) -> String {
     let next = next(number);
     let status_report = status_report(number);
     format!("if {command}\n{next}else\nset -g COFFERDAM_STATUS 1\n{status_report}end\n")
@@ -91,8 +91,9 @@ fn next(number: u64) -> String {
     format!("set -g COFFERDAM_CALL {}\n", number.saturating_add(1))
 }
 
-pub(super) fn fed(number: u64) -> String {
-    let end = place("end", number);
-    let command = place("cmd", number);
+/// Returns the line before a command whose input is a pipe.
+pub(super) fn piped_input(number: u64) -> String {
+    let end = path("end", number);
+    let command = path("cmd", number);
     format!("builtin printf {RING} >{end}; builtin source {command}\n")
 }

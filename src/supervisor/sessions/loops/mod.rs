@@ -2,7 +2,7 @@
 //! each command, in the language of each shell.
 //!
 //! The loop of bash survives everything that a command does to its shell. Those of the other shells survive less. Our
-//! lines never call a function that the command has put in place of `printf`, `cd` or `source`, and a shell that cannot
+//! lines never call a function by which the command has replaced `printf`, `cd` or `source`, and a shell that cannot
 //! continue ends. Two cases are not handled: a zsh function called `builtin`, with which its own call runs to its time
 //! limit, and a fish function for the event that our variable is set, which runs between two calls and costs the next
 //! one. An INT ends only the command in bash and zsh; sh leaves one function or file, and fish ends.
@@ -35,9 +35,9 @@ const SETSID: &str = "/usr/bin/setsid";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallLines<'a> {
     pub number: u64,
-    /// Of this call alone.
+    /// Variables of this call alone.
     pub env: &'a Env,
-    /// Of this call alone.
+    /// Directory of this call alone.
     pub cwd: Option<&'a Cwd>,
     pub input: StdinKind,
     pub mode: JobMode,
@@ -48,7 +48,7 @@ pub(crate) fn program(shell: ShellKind, first: u64) -> Vec<String> {
     let (options, text): (&[&str], _) = match shell {
         ShellKind::Bash => (&[], bash::program(first)),
         ShellKind::Sh => (&[], posix::program(posix::Dialect::Sh, first)),
-        // Without the files of its start, as the others are.
+        // Without its startup files, like the others.
         ShellKind::Zsh => (&["-f"], posix::program(posix::Dialect::Zsh, first)),
         ShellKind::Fish => (&["--no-config"], fish::program(first)),
     };
@@ -67,25 +67,25 @@ pub(crate) fn lines(shell: ShellKind, call: CallLines<'_>) -> String {
         (ShellKind::Zsh, JobMode::Foreground) => posix::lines(posix::Dialect::Zsh, call),
         (ShellKind::Fish, JobMode::Foreground) => fish::lines(call),
         (ShellKind::Sh, JobMode::Background) => {
-            posix::goes_on(posix::Dialect::Sh, number, &posix::background(shell, call))
+            posix::start_and_continue(posix::Dialect::Sh, number, &posix::background(shell, call))
         }
         (ShellKind::Zsh, JobMode::Background) => {
-            posix::goes_on(posix::Dialect::Zsh, number, &posix::background(shell, call))
+            posix::start_and_continue(posix::Dialect::Zsh, number, &posix::background(shell, call))
         }
         (ShellKind::Fish, JobMode::Background) => {
-            fish::goes_on(number, &posix::background(shell, call))
+            fish::start_and_continue(number, &posix::background(shell, call))
         }
     }
 }
 
-/// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: who wrote to it may
-/// close it now, and before that the shell would wait for ever to open it.
-pub(crate) fn fed(shell: ShellKind, number: u64) -> String {
+/// Returns the line before a command whose input is a pipe. When it runs, the pipe is open: the writer may close it
+/// now, and before that the shell would wait forever to open it.
+pub(crate) fn piped_input(shell: ShellKind, number: u64) -> String {
     match shell {
-        ShellKind::Bash => bash::fed(number),
-        ShellKind::Sh => posix::fed(posix::Dialect::Sh, number),
-        ShellKind::Zsh => posix::fed(posix::Dialect::Zsh, number),
-        ShellKind::Fish => fish::fed(number),
+        ShellKind::Bash => bash::piped_input(number),
+        ShellKind::Sh => posix::piped_input(posix::Dialect::Sh, number),
+        ShellKind::Zsh => posix::piped_input(posix::Dialect::Zsh, number),
+        ShellKind::Fish => fish::piped_input(number),
     }
 }
 
@@ -100,23 +100,23 @@ pub(crate) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
 }
 
 /// Returns the path of a part of call `number` in the mailbox. The number is in digits, or a variable that has them.
-fn place(name: &str, number: impl Display) -> String {
+fn path(name: &str, number: impl Display) -> String {
     format!("{MAILBOX}/{name}.{number}")
 }
 
 /// Returns the redirections by which a shell shows that call `number` is over: it holds these files open from before it
-/// rings until the next call. No other process can open a file in its place.
-fn shows(number: impl Display, sixteens: &str, ones: &str) -> String {
-    let lines = place("run", number);
+/// rings until the next call. No other process can open a file in the shell.
+fn end_marks(number: impl Display, sixteens: &str, ones: &str) -> String {
+    let lines = path("run", number);
     format!("4<\"{lines}\" 5<\"{MAILBOX}/{SIXTEENS}.{sixteens}\" 6<\"{MAILBOX}/{ONES}.{ones}\"")
 }
 
-/// Returns words that a shell repeats a loop for, at most. A loop over words ends whatever the commands before have
-/// done to the shell: where its body does nothing any more (`set -n`), one over a condition would never.
-fn turns() -> String {
-    let words: Vec<String> = (1..=TURNS).map(|turn| turn.to_string()).collect();
+/// Returns the words over which a shell loops. A loop over words ends in every case: if the commands before have
+/// made its body do nothing (`set -n`), a loop over a condition would never end.
+fn loop_words() -> String {
+    let words: Vec<String> = (1..=MAX_LOOPS).map(|turn| turn.to_string()).collect();
     words.join(" ")
 }
 
-/// Turns of each of the three loops that stand around each other: calls that one shell takes are their product.
-const TURNS: u16 = 100;
+/// Turns of each of three nested loops; one shell takes at most their product of calls.
+const MAX_LOOPS: u16 = 100;

@@ -1,7 +1,7 @@
 //! The loop of sh and of zsh, and the commands that run next to a shell other than bash.
 
 use super::report::{RING, STARTED};
-use super::{CallLines, ROOM, SETSID, place, shows, turns};
+use super::{CallLines, ROOM, SETSID, end_marks, loop_words, path};
 use cell::mounts::MAILBOX;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
@@ -27,8 +27,8 @@ impl Dialect {
         }
     }
 
-    /// Returns the words before a command that no function of the caller's stands for.
-    fn own(self) -> &'static str {
+    /// Returns the words before a command for which no function of the caller's is called.
+    fn builtin(self) -> &'static str {
         match self {
             // No function can be called `unset` in sh, a special builtin (POSIX, 2.9.5).
             Self::Sh => "\\unset -f command; \\command",
@@ -37,7 +37,7 @@ impl Dialect {
     }
 
     /// Returns the words that read a file, before its path.
-    fn reads(self) -> &'static str {
+    fn source(self) -> &'static str {
         match self {
             // What `.` meets would end the shell, a mistake in the command's form too (POSIX, 2.8.1).
             Self::Sh => "\\unset -f command; \\command \\.",
@@ -45,8 +45,8 @@ impl Dialect {
         }
     }
 
-    /// Puts lines between those that hold an INT and an error that would end the shell.
-    fn held(self, lines: &str) -> String {
+    /// Encloses lines so that an INT or an error in them does not end the shell.
+    fn guarded(self, lines: &str) -> String {
         match self {
             Self::Sh => lines.to_owned(),
             Self::Zsh => {
@@ -62,13 +62,13 @@ impl Dialect {
 /// without one, and ends.
 pub(super) fn program(dialect: Dialect, first: u64) -> String {
     let interrupt = dialect.on_interrupt();
-    let reads = dialect.reads();
-    let turns = turns();
-    let turn = dialect.held(&format!(
+    let source = dialect.source();
+    let turns = loop_words();
+    let turn = dialect.guarded(&format!(
         "case ${{COFFERDAM_CALL-}} in ''|*[!0-9]*) \\exit 125;; esac\n\
          COFFERDAM_NOW=$COFFERDAM_CALL COFFERDAM_CALL=\n\
          \\: 3<\"{MAILBOX}/go.$COFFERDAM_NOW\" || \\exit 125\n\
-         {reads} \"{MAILBOX}/run.$COFFERDAM_NOW\"\n"
+         {source} \"{MAILBOX}/run.$COFFERDAM_NOW\"\n"
     ));
     format!(
         "{interrupt}\nCOFFERDAM_CALL={first}\n\
@@ -81,21 +81,21 @@ pub(super) fn program(dialect: Dialect, first: u64) -> String {
 /// open, and waits for the next call. An INT that comes in between does nothing: the files would be closed by it.
 pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
-    let place = |name| place(name, number);
+    let path = |name| path(name, number);
     let quoted = |word: &str| ShellKind::Sh.quoted(word);
-    let stdin = place("in");
-    let stdout = place("out");
-    let stderr = place("err");
+    let stdin = path("in");
+    let stdout = path("out");
+    let stderr = path("err");
     let command = match input {
-        StdinKind::Empty | StdinKind::Bytes => place("cmd"),
-        StdinKind::Pipe | StdinKind::Terminal => place("fed"),
+        StdinKind::Empty | StdinKind::Bytes => path("cmd"),
+        StdinKind::Pipe | StdinKind::Terminal => path("fed"),
     };
     // A shell that cannot have the streams ends here.
     let interrupt = dialect.on_interrupt();
     let mut text = format!("{interrupt}\n\\exec <{stdin} >|{stdout} 2>|{stderr}\n");
     text.push_str("COFFERDAM_STATUS=130 COFFERDAM_HERE=1\n");
     let mut back = String::new();
-    let own = dialect.own();
+    let builtin = dialect.builtin();
     for (name, value) in env.iter() {
         // What is before `.`, which is a special builtin, would last (POSIX, 2.14).
         text.push_str(&format!(
@@ -110,14 +110,16 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
     }
     if let Some(cwd) = cwd {
         let cwd = quoted(cwd.as_str());
-        text.push_str(&format!("COFFERDAM_CWD=$PWD\n{own} \\cd -- {cwd} || COFFERDAM_HERE=\n"));
-        back.push_str(&format!("{own} \\cd -- \"$COFFERDAM_CWD\" || {{ {own} \\cd {ROOM}; }}\n"));
+        text.push_str(&format!("COFFERDAM_CWD=$PWD\n{builtin} \\cd -- {cwd} || COFFERDAM_HERE=\n"));
+        back.push_str(&format!(
+            "{builtin} \\cd -- \"$COFFERDAM_CWD\" || {{ {builtin} \\cd {ROOM}; }}\n"
+        ));
     }
     // A loop of one turn: `break` and `continue` end there. INT is ignored as soon as it is over, and once more below, where
     // an INT has ended the block before.
-    let run = dialect.held(&format!(
+    let run = dialect.guarded(&format!(
         "for COFFERDAM_ONCE in $COFFERDAM_HERE; do {} {command}; done\nCOFFERDAM_STATUS=$?\n\\trap '' INT\n",
-        dialect.reads()
+        dialect.source()
     ));
     // Brings what a function returned, which may be any number, into the range of exit codes.
     let status = "COFFERDAM_STATUS=$(((COFFERDAM_STATUS%256+256)%256))";
@@ -131,17 +133,17 @@ pub(super) fn lines(dialect: Dialect, call: CallLines<'_>) -> String {
 
 /// Returns the lines that show `COFFERDAM_STATUS` as the end of a call, and wait for the next.
 fn status_report(dialect: Dialect, number: u64) -> String {
-    let end = place("end", number);
-    let gate = place("go", number.saturating_add(1));
-    let shows = shows(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
-    let own = dialect.own();
+    let end = path("end", number);
+    let gate = path("go", number.saturating_add(1));
+    let end_marks = end_marks(number, "$((COFFERDAM_STATUS/16))", "$((COFFERDAM_STATUS%16))");
+    let builtin = dialect.builtin();
     let next = next(number);
-    format!("{{ {own} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {shows}\n")
+    format!("{{ {builtin} \\printf {RING} >|{end}\n{next}\\: 3<{gate}\n}} {end_marks}\n")
 }
 
 /// Returns the lines that run a command and continue at once; the process that the command starts reports the end. If it
 /// starts nothing, the shell shows the end.
-pub(super) fn goes_on(dialect: Dialect, number: u64, command: &str) -> String {
+pub(super) fn start_and_continue(dialect: Dialect, number: u64, command: &str) -> String {
     let next = next(number);
     let status_report = status_report(dialect, number);
     format!("if {command}\nthen {next}else COFFERDAM_STATUS=1\n{status_report}fi\n")
@@ -152,11 +154,12 @@ fn next(number: u64) -> String {
     format!("COFFERDAM_CALL={}\n", number.saturating_add(1))
 }
 
-pub(super) fn fed(dialect: Dialect, number: u64) -> String {
-    let end = place("end", number);
-    let command = place("cmd", number);
-    let own = dialect.own();
-    format!("{own} \\printf {RING} >|{end}; \\. {command}\n")
+/// Returns the line before a command whose input is a pipe.
+pub(super) fn piped_input(dialect: Dialect, number: u64) -> String {
+    let end = path("end", number);
+    let command = path("cmd", number);
+    let builtin = dialect.builtin();
+    format!("{builtin} \\printf {RING} >|{end}; \\. {command}\n")
 }
 
 /// Returns the words by which a shell starts [`SH`]. In zsh a function can have a name with a slash.
@@ -169,10 +172,10 @@ fn starter(shell: ShellKind) -> String {
 
 /// Returns a command, for a shell of any language, that runs the command of a call at a terminal, in a new shell.
 pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> String {
-    let command = place("cmd", number);
-    let place = format!("{MAILBOX}/pts/{terminal}");
+    let command = path("cmd", number);
+    let path = format!("{MAILBOX}/pts/{terminal}");
     let name = shell.name();
-    let line = format!("exec {SETSID} -c -w /bin/{name} {command} <{place} >|{place} 2>&1");
+    let line = format!("exec {SETSID} -c -w /bin/{name} {command} <{path} >|{path} 2>&1");
     format!("{} -c {}\n", starter(shell), shell.quoted(&line))
 }
 
@@ -183,28 +186,28 @@ pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> Strin
 /// it has ended, which would reap it otherwise, and reports its number, ended by NUL.
 pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
     let CallLines { number, env, cwd, input, .. } = call;
-    let place = |name| place(name, number);
+    let path = |name| path(name, number);
     let quoted = |word: &str| ShellKind::Sh.quoted(word);
-    let stdin = place("in");
-    let stdout = place("out");
-    let stderr = place("err");
-    let end = place("end");
-    let mut own = format!("printf '{STARTED}%s\\0' \"$$\" >|{end}\n");
+    let stdin = path("in");
+    let stdout = path("out");
+    let stderr = path("err");
+    let end = path("end");
+    let mut builtin = format!("printf '{STARTED}%s\\0' \"$$\" >|{end}\n");
     if let Some(cwd) = cwd {
-        own.push_str(&format!("cd -- {} || exit 1\n", quoted(cwd.as_str())));
+        builtin.push_str(&format!("cd -- {} || exit 1\n", quoted(cwd.as_str())));
     }
     for (name, value) in env.iter() {
-        own.push_str(&format!("export {name}={}\n", quoted(value)));
+        builtin.push_str(&format!("export {name}={}\n", quoted(value)));
     }
-    own.push_str(&match input {
-        StdinKind::Terminal => format!(". {}\n", place("fed")),
+    builtin.push_str(&match input {
+        StdinKind::Terminal => format!(". {}\n", path("fed")),
         StdinKind::Empty | StdinKind::Bytes | StdinKind::Pipe => {
-            format!("exec /bin/{} {}\n", shell.name(), place("cmd"))
+            format!("exec /bin/{} {}\n", shell.name(), path("cmd"))
         }
     });
     let start = format!(
         "( while kill -0 $$ 2>/dev/null; do :; done; exec {SETSID} {SH} -c {} ) <{stdin} >|{stdout} 2>|{stderr} &",
-        quoted(&own)
+        quoted(&builtin)
     );
     format!("{} -c {}", starter(shell), shell.quoted(&start))
 }

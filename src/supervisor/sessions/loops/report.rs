@@ -1,4 +1,4 @@
-//! What is written to the report of a call; any process of its cell may have written it.
+//! The bytes of a call's report; any process of its cell may have written them.
 
 /// The byte before the pid of the process that runs a command next to the shell.
 pub(crate) const STARTED: char = 'j';
@@ -9,10 +9,10 @@ pub(crate) fn started(bytes: &[u8]) -> Option<u32> {
     text.strip_prefix(STARTED)?.parse().ok()
 }
 
-/// The byte by which a shell has the supervisor look at it.
+/// The byte that makes the supervisor look at the shell.
 pub(crate) const RING: char = 'r';
 
-/// Bytes of one call that are read, at most. The shell writes two.
+/// Maximum bytes that are read for one call. The shell writes two.
 pub(crate) const MAX_RINGS: usize = 8192;
 
 /// Files of the mailbox that stand for the two digits of an exit code, to the base 16.

@@ -199,7 +199,7 @@ impl BackgroundJob {
         self.deadline = Some(now + GRACE);
         let order = ToInit::SignalJob { signal, pid: self.pid };
         // KILL, or the end of the cell, follows after any failure.
-        if let Err(errno) = cell.tell(&order) {
+        if let Err(errno) = cell.send(&order) {
             tracing::debug!(%errno, "a session's job could not be signalled");
         }
     }
@@ -212,7 +212,7 @@ impl BackgroundJob {
         life: &CellLife,
         mailbox: &mut Mailbox,
     ) -> ShellEvent {
-        let used = CpuTime::of(&reaped.counts);
+        let used = CpuTime::counted(&reaped.counts);
         let usage = Usage {
             wall: self.started.elapsed(),
             user: used.user,
@@ -223,7 +223,7 @@ impl BackgroundJob {
         let outcome = match reaped.status {
             Some(status) => {
                 let end = PayloadEnd { status, over_limit: None, counts: reaped.counts };
-                exit::of_program(&end, &life.limits, &life.cell)
+                exit::program_outcome(&end, &life.limits, &life.cell)
             }
             None => Outcome::Failed(Failure::Lost),
         };

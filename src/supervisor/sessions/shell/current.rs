@@ -16,16 +16,16 @@ use model::wire::{CallId, StdinKind};
 pub(super) struct CurrentCall {
     pub call: CallId,
     pub pending: PendingCall,
-    /// Bytes of its report that have not come whole yet: of a background call alone.
+    /// Bytes of the report of a background call that is not complete yet.
     report: Vec<u8>,
-    /// Bytes of its report that were read.
-    pub rung: usize,
+    /// Bytes of its report that were read: each rings for a look at the shell.
+    pub rings: usize,
     /// Its end, once the shell shows it.
     pub reported: Option<ShownEnd>,
     looking: Looking,
     /// Counters at its end, while init confirms that it has sent an interrupt.
     pub counted: Option<(InitCounters, Vec<DeniedCall>)>,
-    /// How long it took until then; what init looks at after that is not the command's time.
+    /// Time until its end was shown; the scan of init after that is not the command's time.
     pub took: Option<Duration>,
     /// Why the supervisor ends it; it outweighs what the shell says.
     pub stopped: Option<Outcome>,
@@ -84,7 +84,7 @@ impl CurrentCall {
             call,
             pending,
             report: Vec::new(),
-            rung: 0,
+            rings: 0,
             reported: None,
             looking: Looking::default(),
             counted: None,
@@ -111,7 +111,7 @@ impl CurrentCall {
         let look =
             ShellLook { number: pending.number, marks: pending.marks, input: pending.input_file };
         // If init is gone, its pidfd reports that.
-        if let Err(errno) = cell.tell(&ToInit::LookAtShell(look)) {
+        if let Err(errno) = cell.send(&ToInit::LookAtShell(look)) {
             tracing::debug!(%errno, "a session's cell could not be asked");
         }
     }
@@ -121,8 +121,8 @@ impl CurrentCall {
         std::mem::take(&mut self.looking) == Looking::Again
     }
 
-    /// Returns the number of the process in which a background call runs, if that has come whole.
-    pub(super) fn started_beside(&mut self, read: &[u8]) -> Option<u32> {
+    /// Returns the number of the process in which a background call runs, if its report is complete.
+    pub(super) fn copy_started(&mut self, read: &[u8]) -> Option<u32> {
         self.leaving.as_ref()?;
         self.report.extend_from_slice(read);
         // After bytes that another process may have written.

@@ -69,7 +69,7 @@ impl Shell {
         let failed = exec_failure.map(Outcome::Failed);
         let outcome = failed.or(stopped).or(reported).unwrap_or(outcome);
         let wall = started.elapsed();
-        let usage = self.usage(CpuTime::of(&counts), counts.max_rss, wall);
+        let usage = self.usage(CpuTime::counted(&counts), counts.max_rss, wall);
         let timings = Timings { run: wall, ..timings };
         let shell = ShellAfter::Ended;
         let files_changed = self.life.files_changed();

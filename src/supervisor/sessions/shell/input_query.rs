@@ -28,7 +28,7 @@ impl InputQuery {
         let Some(input) = input.filter(|_| !self.is_open) else { return };
         let Some(theirs) = self.next.take() else { return };
         let number = last.wrapping_add(1);
-        match cell.tell(&ToInit::AskInput { number, input }) {
+        match cell.send(&ToInit::AskInput { number, input }) {
             Ok(()) => {
                 *last = number;
                 self.sent = Some((number, theirs));

@@ -40,12 +40,12 @@ impl Shell {
         if !is_watched {
             return ShellEvent::None;
         }
-        current.rung = current.rung.saturating_add(read.len());
-        if let Some(pid) = current.started_beside(read) {
+        current.rings = current.rings.saturating_add(read.len());
+        if let Some(pid) = current.copy_started(read) {
             return self.leave(pid, now);
         }
         current.look_at_shell(&self.life.cell);
-        if current.rung >= MAX_RINGS {
+        if current.rings >= MAX_RINGS {
             // The writer continues, and each time costs a look.
             let why = "a process other than its shell reported how the command ended".to_owned();
             self.stop_current(Outcome::Failed(Failure::Refused { why }), now);
@@ -115,7 +115,7 @@ impl Shell {
         self.jobs.add(job);
         self.stage = ShellStage::Idle;
         // Without this order, its end would never be reported.
-        if let Err(errno) = self.life.cell.tell(&order) {
+        if let Err(errno) = self.life.cell.send(&order) {
             tracing::debug!(%errno, "a session's cell could not be notified of a job");
             self.kill(now);
         }

@@ -177,7 +177,7 @@ impl Shell {
         self.stage = next;
         self.life.deadline = Some(now + GRACE);
         // The end of the cell follows after any failure.
-        if let Err(errno) = self.life.cell.tell(&order) {
+        if let Err(errno) = self.life.cell.send(&order) {
             tracing::debug!(%errno, "a session's command could not be signalled");
         }
     }
