@@ -35,14 +35,14 @@ pub const CLAIMS: &[Claim] = &[
     claim("without_delegation_such_profiles_are_refused", refused).only(For::User),
 ];
 
-/// Location in which cofferdam finds its groups: for a user, groups that root has given away.
-struct Place<'a> {
+/// The groups below which cofferdam makes its own: for a user, groups that root has given away.
+struct TestGroups<'a> {
     caller: &'a Caller,
     /// One for each start: a group that gives its controllers on takes no process in.
     given: RefCell<Vec<PathBuf>>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> TestGroups<'a> {
     fn new(caller: &'a Caller) -> Self {
         Self { caller, given: RefCell::default() }
     }
@@ -92,7 +92,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for TestGroups<'_> {
     fn drop(&mut self) {
         // The groups below are empty, as every process has ended. If one were not, it would hinder
         // no other test.
@@ -112,7 +112,7 @@ fn command<'a>(before: &[&'a str], options: &[&'a str], argv: &[&'a str]) -> Vec
     [global, &["run"], before, own, &["--"], argv].concat()
 }
 
-/// The control group of a live call's cell.
+/// Returns the control group of a live call's cell.
 fn group_of(live: &Live) -> Result<PathBuf, Failed> {
     let table = String::from_utf8(crate::support::proc_file(live.payload()?, "cgroup")?)?;
     let own = table.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -133,7 +133,7 @@ fn ended(report: &Value) -> (&str, &str) {
     (text(report, "outcome"), text(report, "limit"))
 }
 
-/// A profile of the operator's: its options for `run`.
+/// Writes a profile of the operator's, and returns its options for `run`.
 fn profile(caller: &Caller, keys: &str) -> Result<[String; 4], Failed> {
     let directory = caller.home.join("config");
     if !directory.exists() {
@@ -147,7 +147,7 @@ fn profile(caller: &Caller, keys: &str) -> Result<[String; 4], Failed> {
 }
 
 fn reported(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let report = cgroup.json(&[], &["true"])?;
     let held = json!("cgroup v2");
     equal("receipt", report.pointer("/receipt/configured/memory"), Some(&held))?;
@@ -164,7 +164,7 @@ fn reported(caller: &Caller) -> Check {
 }
 
 fn files(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let live = cgroup.live(&["--memory", "128M", "--processes", "20"], "sleep 60")?;
     let group = group_of(&live)?;
     let names =
@@ -190,7 +190,7 @@ for _ in range(8):
 time.sleep(60); print('after')";
 
 fn memory(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let options = ["--memory", "128M", "--timeout", "60s"];
     let fits = "x = bytearray(60 << 20); print(len(x) >> 20)";
     let report = cgroup.json(&options, &["/usr/bin/python3", "-c", fits])?;
@@ -205,7 +205,7 @@ fn memory(caller: &Caller) -> Check {
 /// Writes a memfd and does not map it: no sum over processes finds it. Without a cgroup for memory
 /// the call is refused for that reason.
 fn unmapped(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let script = "import os, sys
 fd = os.memfd_create('m')
 for _ in range(int(sys.argv[1])): os.write(fd, bytes(1 << 20))
@@ -225,7 +225,7 @@ print('written')";
 
 /// The group's own count, apart from RLIMIT_NPROC: lowered from outside, it holds at once.
 fn processes(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let script = "import os, errno, time
 while True:
     try: pid = os.fork()
@@ -249,7 +249,7 @@ time.sleep(60)";
 }
 
 fn processors(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let spin = "import time
 end = time.monotonic() + 4
 while time.monotonic() < end: pass";
@@ -272,7 +272,7 @@ while time.monotonic() < end: pass";
 /// A process of the host is put into the cell's group, where only the group's own kill reaches it:
 /// its pid namespace is another.
 fn killed(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let live = cgroup.live(&["--timeout", "15s"], "trap '' TERM; while :; do sleep 0.1; done")?;
     let group = group_of(&live)?;
     let seconds = format!("{}{}.9", 7_100_000 + std::process::id(), caller.uid());
@@ -293,7 +293,7 @@ fn killed(caller: &Caller) -> Check {
 }
 
 fn separate_root(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let look = "cat /proc/self/cgroup; ls -d /sys /sys/fs/cgroup 2>/dev/null; awk '$3 ~ /^cgroup/ {n++} END {print n+0}' /proc/self/mounts";
     let report = cgroup.json(&[], &["bash", "-c", look])?;
     equal("in the cell", text(&report, "stdout"), "0::/\n0\n")?;
@@ -335,7 +335,7 @@ enum Outsider {
 /// Runs a line in a container's namespaces as the user of the test, in the container's group at its usual path,
 /// which the user may write to and which holds other processes.
 fn contained(
-    cgroup: &Place<'_>,
+    cgroup: &TestGroups<'_>,
     outsider: Outsider,
     prepare: &str,
     line: &str,
@@ -369,7 +369,7 @@ fn contained(
 
 /// Two instances after one another, as a container runs them: the second is in the leaf by then.
 fn container(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let binary = caller.binary().display().to_string();
     let look = "cat /sys/fs/cgroup/cgroup.procs | wc -l; cat /sys/fs/cgroup/cofferdam-container/cgroup.procs | wc -l";
     let run = format!("{binary} run --json --memory 64M -- true");
@@ -398,7 +398,7 @@ fn container(caller: &Caller) -> Check {
 
 /// Simulates an engine that mounts the groups read-only, and a process from outside in the group.
 fn undivided(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let line = format!(
         "{} run --json -- true; ls -d /sys/fs/cgroup/*/ 2>/dev/null | wc -l; grep -c . /sys/fs/cgroup/cgroup.procs",
         caller.binary().display()
@@ -422,7 +422,7 @@ fn undivided(caller: &Caller) -> Check {
 
 /// Simulates another instance, or a manager of the container, that has put a process into the leaf.
 fn others(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let leaf = "/sys/fs/cgroup/cofferdam-container";
     let prepare = format!("mkdir {leaf} && {{ sleep 300 & }} && echo $! | tee {leaf}/cgroup.procs");
     let line = format!(
@@ -445,7 +445,7 @@ fn others(caller: &Caller) -> Check {
 const REQUIRES: &str = "[requires]\nmemory_cgroup = true";
 
 fn required(caller: &Caller) -> Check {
-    let cgroup = Place::new(caller);
+    let cgroup = TestGroups::new(caller);
     let options = profile(caller, REQUIRES)?;
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let report = cgroup.json(&options, &["echo", "ran"])?;

@@ -119,7 +119,7 @@ fn no_profile(caller: &Caller) -> Check {
     )
 }
 
-/// A number of seconds that no other test sleeps, to find this test's processes by.
+/// Returns a number of seconds that no other test sleeps, by which this test's processes are found.
 fn sentinel(caller: &Caller, kind: u32) -> String {
     format!("{}{}.{kind}", 8_000_000 + std::process::id(), caller.uid())
 }
@@ -133,7 +133,7 @@ fn background(caller: &Caller) -> Check {
     equal("from outside", gone(&seconds, patience()), Vec::<u32>::new())
 }
 
-/// A cell with sleepers of three kinds, seen from outside.
+/// Checks a cell with sleepers of three kinds from outside.
 fn sleepers(
     caller: &Caller,
     kind: u32,

@@ -112,7 +112,7 @@ time.sleep(60)";
     python(caller, script, 65536)
 }
 
-/// A program of the host's compiler, without libraries, at a place that the cell has.
+/// Compiles a program without libraries into a directory that the cell has.
 fn built(caller: &Caller, name: &str, source: &str) -> Result<String, crate::support::Failed> {
     let source = caller.file(&format!("{name}.c"), source)?;
     let program = source.with_extension("");

@@ -44,7 +44,7 @@ fn text<'a>(report: &'a Value, field: &str) -> &'a str {
     report.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A call that ended by a limit: its outcome and limit.
+/// Returns the outcome and the limit of a call that ended by one.
 fn ended(report: &Value) -> (&str, &str) {
     (text(report, "outcome"), text(report, "limit"))
 }
@@ -85,7 +85,7 @@ fn tidies_up(caller: &Caller) -> Check {
     holds("no longer than it needs", output.took, output.took < soon(4))
 }
 
-/// A number of seconds that no other test sleeps, to find this test's processes by.
+/// Returns a number of seconds that no other test sleeps, by which this test's processes are found.
 fn sentinel(caller: &Caller, kind: u32) -> String {
     format!("{}{}.{kind}", 7_000_000 + std::process::id(), caller.uid())
 }

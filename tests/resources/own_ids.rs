@@ -41,13 +41,13 @@ fn is_given(id: u32) -> bool {
     (FIRST..FIRST + COUNT).contains(&id)
 }
 
-/// Every process below this one.
+/// Returns all descendants of this process.
 fn below(pid: u32) -> Vec<u32> {
     let own = children(pid);
     own.iter().copied().chain(own.iter().flat_map(|child| below(*child))).collect()
 }
 
-/// Processes of a server that run `sleep 77`, with their ids and groups as the host sees them.
+/// Returns the processes of a server that run `sleep 77`, with their ids and groups as the host sees them.
 fn sleepers(server: &Server) -> Vec<(Vec<u32>, Vec<u32>, Vec<u32>)> {
     let all = below(server.child.id()).into_iter();
     let sleeps = all.filter(|pid| {

@@ -37,7 +37,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_price_of_a_scope", price).only(For::User).needs(HERE),
 ];
 
-/// A program of systemd's, for the user's own manager.
+/// Runs a program of systemd's for the user's own manager.
 fn systemd(caller: &Caller, program: &str, arguments: &[&str]) -> Command {
     let mut command = caller.outside(program);
     command.env("XDG_RUNTIME_DIR", format!("/run/user/{}", caller.uid()));
@@ -94,14 +94,14 @@ fn nothing_left(caller: &Caller, ours: &[PathBuf]) -> Check {
     }
 }
 
-/// The group of a process, of version 2.
+/// Returns the group of a process (cgroup v2).
 fn group_of(pid: u32) -> Result<PathBuf, Failed> {
     let table = String::from_utf8(crate::support::proc_file(pid, "cgroup")?)?;
     let own = table.lines().find_map(|line| line.strip_prefix("0::/"));
     own.map(|path| Path::new(CGROUPS).join(path)).ok_or_else(|| table.clone().into())
 }
 
-/// The scope that a live call's supervisor is in.
+/// Returns the scope that a live call's supervisor is in.
 fn scope_of(live: &Live) -> Result<PathBuf, Failed> {
     scope_of_supervisor(live.supervisor()?)
 }
@@ -139,7 +139,7 @@ fn doctor(caller: &Caller) -> Check {
     equal("as run says", memory(&caller.json(&["--memory", "64M"], &["true"])?), HELD)
 }
 
-/// The options for a configuration that says so.
+/// Writes a configuration with this rule, and returns its options.
 fn configured(caller: &Caller, name: &str, rule: &str) -> Result<String, Failed> {
     let directory = caller.directory(name)?;
     let text = format!("schema = 1\n[limits]\nscope = \"{rule}\"\n");
@@ -255,7 +255,7 @@ time.sleep(160)";
     holds("at its limit", peak, peak > LIMIT / 2 && peak <= LIMIT)
 }
 
-/// A command in a unit of the user's own, awaited.
+/// Runs a command in a unit of the user's own, to its end.
 fn in_unit(caller: &Caller, properties: &[&str], argv: &[&str]) -> Command {
     let mut command = systemd(caller, "systemd-run", &["--quiet"]);
     for property in properties {

@@ -9,7 +9,7 @@ use crate::support::{Caller, Check, Failed, children, equal, holds, patience};
 
 const JQ: &str = "[tools]\ngroups = [\"shell\", \"exec\"]\non = [\"cli_jq\", \"cli_file\"]\n";
 
-/// Standard output and exit code of one call of `tool`, and the workspace that its receipt names.
+/// Returns the standard output and exit code of one call of `tool`, and the workspace that its receipt names.
 fn ran(
     server: &mut Server,
     tool: &str,

@@ -31,7 +31,7 @@ fn cofferdam(config: &Path, arguments: &[&str], input: &str) -> Result<Finished,
     Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
 }
 
-/// A configuration directory with these files.
+/// Makes a configuration directory with these files.
 fn configured(files: &[(&str, &str)]) -> std::io::Result<tempfile::TempDir> {
     let directory = tempfile::tempdir()?;
     for (name, text) in files {

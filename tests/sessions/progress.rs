@@ -11,7 +11,7 @@ fn ask(server: &mut Server, arguments: &Value) -> Result<u64, Failed> {
     server.request("tools/call", &params)
 }
 
-/// The next piece of output, or the answer to `id`; that the call still runs is passed over.
+/// Reads the next piece of output, or the answer to `id`; skips reports that the call still runs.
 fn piece(server: &mut Server, id: u64) -> Result<Result<String, Value>, Failed> {
     loop {
         let line = server.hear()?;

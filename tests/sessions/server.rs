@@ -24,7 +24,7 @@ impl Server {
         Self::with_policy(caller, config, None)
     }
 
-    /// The same, with a policy in place of the one that is compiled in.
+    /// Starts a server with a policy in place of the one that is compiled in.
     pub fn with_policy(
         caller: &Caller,
         config: &str,
@@ -34,7 +34,7 @@ impl Server {
         Self::with_files(caller, config, &policy)
     }
 
-    /// The same, with these files in directories of the configuration.
+    /// Starts a server with these files in directories of the configuration.
     pub fn with_files(
         caller: &Caller,
         config: &str,
@@ -43,7 +43,7 @@ impl Server {
         Self::configured(caller, config, files, &[])
     }
 
-    /// The same, started with these options.
+    /// Starts a server with these options.
     pub fn configured(
         caller: &Caller,
         config: &str,
@@ -68,7 +68,7 @@ impl Server {
         Self::of(caller.cofferdam(&words))
     }
 
-    /// The same, of a command that starts a server.
+    /// Starts a server by a command.
     pub fn of(mut command: Command) -> Result<Self, Failed> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no output")?);
@@ -103,7 +103,7 @@ impl Server {
         Ok(id)
     }
 
-    /// The next line, whatever it is.
+    /// Reads the next line.
     pub fn hear(&mut self) -> Result<Value, Failed> {
         Ok(self.lines.recv_timeout(patience()).map_err(|_| "no line from the server")?)
     }
@@ -126,13 +126,13 @@ impl Server {
         self.request("tools/call", &json!({ "name": "bash", "arguments": arguments }))
     }
 
-    /// One call of any tool, to its answer.
+    /// Calls a tool and waits for its answer.
     pub fn tool(&mut self, name: &str, arguments: &Value) -> Result<Value, Failed> {
         let id = self.request("tools/call", &json!({ "name": name, "arguments": arguments }))?;
         self.answer(id)
     }
 
-    /// One call of `bash`, to its answer.
+    /// Calls `bash` and waits for its answer.
     pub fn with(&mut self, arguments: &Value) -> Result<Value, Failed> {
         let id = self.ask(arguments)?;
         self.answer(id)
@@ -142,7 +142,7 @@ impl Server {
         self.with(&json!({ "command": command }))
     }
 
-    /// The command ends with this code and prints exactly this.
+    /// Checks that a command ends with this code and prints exactly this.
     pub fn gives(&mut self, command: &str, code: u8, stdout: &str) -> Check {
         let answer = self.bash(command)?;
         equal(command, story(&answer), (Some(u64::from(code)), stdout.to_owned()))
@@ -157,13 +157,13 @@ impl Drop for Server {
     }
 }
 
-/// How a call ended and what it printed.
+/// Returns how a call ended and what it printed.
 pub fn story(answer: &Value) -> (Option<u64>, String) {
     let content = &answer["structuredContent"];
     (content["exit_code"].as_u64(), content["stdout"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The text of an answer.
+/// Returns the text of an answer.
 pub fn text(answer: &Value) -> &str {
     answer["content"][0]["text"].as_str().unwrap_or_default()
 }

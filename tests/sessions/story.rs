@@ -32,7 +32,7 @@ fn plays(caller: &Caller) -> Check {
     equal("the recorded calls are these", calls(RECORDED), calls(&transcript))
 }
 
-/// The lines with calls: of replies, times and ids are different each time.
+/// Returns the lines with calls: in replies, times and ids are different each time.
 fn calls(transcript: &str) -> Vec<&str> {
     transcript.lines().filter(|line| line.starts_with("> ")).collect()
 }

@@ -10,12 +10,12 @@ fn waits(answer: &Value) -> bool {
     answer["structuredContent"]["waiting_for_input"] == json!(true)
 }
 
-/// A command at a terminal, to its end or until it waits.
+/// Runs a command at a terminal, to its end or until it waits.
 fn at_terminal(server: &mut Server, command: &str) -> Result<Value, Failed> {
     server.with(&json!({ "command": command, "tty": true }))
 }
 
-/// One that comes to wait at once; its handle, and what it has printed.
+/// Starts one that soon waits. Returns its handle and what it has printed.
 fn prompt(server: &mut Server, command: &str) -> Result<(String, String), Failed> {
     let answer = at_terminal(server, command)?;
     holds(command, &answer, waits(&answer))?;

@@ -127,7 +127,7 @@ impl Front {
         link::event(&self.link, patience())
     }
 
-    /// A job that differs from what is executed ahead in its input alone.
+    /// Makes a job that differs from the program executed ahead only in its input.
     pub fn job(&mut self, input: &str) -> Job {
         self.call += 1;
         let start = Start {
@@ -147,7 +147,7 @@ impl Front {
         Job { start, argv, env: vec![("GIVEN", "ahead")], cwd: "/tmp", input: input.into() }
     }
 
-    /// The same job but for one unused argument: it gets a cell without a program.
+    /// Makes the same job with one more, unused argument: it gets a cell without a program.
     pub fn other_job(&mut self, input: &str) -> Job {
         let job = self.job(input);
         Job { argv: vec!["bash", "-s", MARK, "other"], ..job }

@@ -76,7 +76,7 @@ enum Victim {
 }
 
 impl Victim {
-    /// A line of its log, which it writes where a call fails or would have.
+    /// Returns a line of its log, which it writes where a call fails or would have.
     fn logs(self) -> &'static str {
         match self {
             Self::FrontEnd => "the link could not be read",
@@ -206,7 +206,7 @@ impl Server {
         self.client.served()
     }
 
-    /// The call that ran all the while still does.
+    /// Checks that the call that ran all the time still runs.
     fn close(self) -> Check {
         let running = gone(&self.sleeps, Duration::ZERO);
         // Killed with the client: at the end of its input the server would wait for the bystander.
@@ -250,7 +250,7 @@ impl Drop for Trace {
     }
 }
 
-/// How often each system call is made for what a fault may meet.
+/// Counts how often each system call that can fail is made.
 fn counted(caller: &Caller, victim: Victim) -> Result<BTreeMap<String, usize>, Failed> {
     let log = caller.home.join("trace");
     let mut server = Server::start(caller)?;

@@ -77,7 +77,7 @@ fn ended(mut client: Client, front_end: u32) -> Check {
     equal("its end", client.end(patience())?.code(), Some(0))
 }
 
-/// A script tool of the caller's project.
+/// Adds a script tool to the caller's project.
 fn tool(caller: &Caller, name: &str) -> Check {
     let folder = format!("project/tools/{name}");
     caller.directory(&folder)?;

@@ -233,7 +233,7 @@ fn killed(caller: &Caller, victim: Victim) -> Check {
     equal("left on the host", Host::now(caller)?, before)
 }
 
-/// One server, killed at a random moment of its calls.
+/// Kills one server at a random moment of its calls.
 fn round(
     caller: &Caller,
     victim: Victim,

@@ -10,7 +10,7 @@ use crate::client::{Client, Heard, last_text};
 use crate::host::{Host, Seen};
 use crate::support::{Caller, Check, Failed, Finished, equal, gone, holds, kill, patience};
 
-/// A server that builds no cell in advance: each call asks for what a cell takes.
+/// Starts a server that builds no cell in advance: each call asks for what a cell takes.
 fn cold(caller: &Caller) -> Result<Client, Failed> {
     if !caller.home.join("cold").exists() {
         caller.directory("cold")?;
@@ -34,14 +34,14 @@ fn limit(caller: &Caller, pid: u32, what: &str, value: Option<u64>) -> Check {
     equal(&output.stderr, output.code, 0)
 }
 
-/// The hard limit of descriptors, to which the soft one can go back.
+/// Returns the hard limit of descriptors, to which the soft one can be raised again.
 fn most_files(pid: u32) -> Result<u64, Failed> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
     Ok(line.split_whitespace().nth(4).unwrap_or_default().parse()?)
 }
 
-/// A soft limit that leaves `free` numbers for new descriptors.
+/// Returns a soft limit that leaves `free` numbers for new descriptors.
 fn leaving(pid: u32, free: u64) -> Result<u64, Failed> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
     let open: BTreeSet<u64> =

@@ -99,7 +99,7 @@ pub fn unsealed(front: &mut Front) -> Check {
     }
 }
 
-/// A block encoded by hand, past the types that would refuse its values.
+/// Encodes a block by hand, past the types that would refuse its values.
 fn forged_bytes(argv: &[&str], env: &[(&str, &str)], cwd: &str) -> Result<Vec<u8>, String> {
     let env: BTreeMap<&str, &str> = env.iter().copied().collect();
     postcard::to_stdvec(&(argv, env, cwd)).map_err(|error| error.to_string())

@@ -67,7 +67,7 @@ pub fn check(caller: &Caller, name: &str) -> Verdict {
     single::verdict(FLAG, caller, name)
 }
 
-/// A stream to its end. Of a session it does not block, and may be open a moment longer than the call.
+/// Reads a stream to its end. That of a session does not block, and may be open a moment longer than the call.
 fn whole(stream: OwnedFd) -> std::io::Result<String> {
     nix::fcntl::fcntl(&stream, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
     std::io::read_to_string(std::fs::File::from(stream))
@@ -122,7 +122,7 @@ impl Front {
         socket::send(&self.link, &frame, fds).map_err(|errno| errno.to_string())
     }
 
-    /// A frame that starts a call, correct in every way.
+    /// Makes a correct frame that starts a call.
     fn frame(&mut self) -> Start {
         self.call += 1;
         Start {
@@ -140,7 +140,7 @@ impl Front {
         }
     }
 
-    /// A frame of a command in a session, correct in every way.
+    /// Makes a correct frame of a command in a session.
     fn session(&mut self, session: u64) -> Start {
         let within = Within {
             session: SessionId(session),
@@ -151,7 +151,7 @@ impl Front {
         Start { session: Some(within), script: Some(Carried::Sealed), ..self.frame() }
     }
 
-    /// The outcome of `call`, and its output where it had any.
+    /// Waits for the end of `call`. Returns its outcome and output.
     fn end_of(&mut self, call: u64) -> Result<(Outcome, String), String> {
         let mut output = None;
         loop {
@@ -183,7 +183,7 @@ impl Front {
         self.end_of(call)
     }
 
-    /// The control of every claim: after the attack a caller is served.
+    /// Checks that a caller is served after the attack: the control of every claim.
     fn good_call(&mut self) -> Check {
         let start = self.frame();
         expect(self.run(start, "echo alive")?, (Outcome::Exited { code: 0 }, "alive\n".to_owned()))

@@ -7,7 +7,7 @@ use nix::fcntl::readlinkat;
 
 use crate::cells::cell::Cell;
 use cell::report::{self, ToInit};
-use cell::{Design, measure};
+use cell::{Design, proc_files};
 use model::profile::ProcView;
 
 /// A shell's process.
@@ -23,7 +23,7 @@ pub(super) struct ShellProcess {
 impl ShellProcess {
     /// Reads the process ids before the shell is executed (proc_pid_stat(5)): nothing of the cell has run yet.
     pub(super) fn read(directory: OwnedFd) -> Result<Self, Errno> {
-        let stat = measure::read_lossy(&directory, "stat")?;
+        let stat = proc_files::read_lossy(&directory, "stat")?;
         let shell = stat.split_once(' ').map(|(shell, _)| shell.to_owned());
         let fields = stat.rsplit_once(") ").map(|(_, fields)| fields);
         let init = fields.and_then(|fields| fields.split_ascii_whitespace().nth(1));
@@ -45,7 +45,7 @@ impl ShellProcess {
     /// True where the kernel does not list children (proc_pid_task(5)).
     pub(super) fn has_children(&self, proc: &OwnedFd) -> bool {
         let Self { shell, init, .. } = self;
-        let children = |pid| measure::read_lossy(proc, &format!("{pid}/task/{pid}/children"));
+        let children = |pid| proc_files::read_lossy(proc, &format!("{pid}/task/{pid}/children"));
         match (children(shell), children(init)) {
             (Ok(shells), Ok(inits)) => !shells.trim().is_empty() || inits.trim() != shell,
             (_, _) => true,
