@@ -108,7 +108,7 @@ fn text(loaded: &Loaded) -> String {
 fn json(loaded: &Loaded) -> Value {
     let source = |source: &ValueSource| match source {
         ValueSource::Default => json!({ "kind": "default" }),
-        ValueSource::Said(name) => json!({ "kind": "environment", "name": name }),
+        ValueSource::Given(name) => json!({ "kind": "environment", "name": name }),
         ValueSource::File { file, line } => json!({ "kind": "file", "file": file, "line": line }),
     };
     let settings = loaded.config.shown();

@@ -285,7 +285,7 @@ pub fn load_with(
     if !on.is_empty() {
         let setting = &mut loaded.config.tools_on;
         setting.value.extend(on.iter().cloned());
-        setting.source = ValueSource::Said("--on");
+        setting.source = ValueSource::Given("--on");
     }
     agreement::check_tools(&loaded)?;
     agreement::check_clients(&loaded)?;

@@ -28,14 +28,11 @@ pub(super) struct Files {
 }
 
 /// Finds the first place that exists. Places named on purpose must exist.
-pub(super) fn find(
-    explicit: Option<&Path>,
-    surroundings: &HostContext,
-) -> Result<Origin, ConfigError> {
+pub(super) fn find(explicit: Option<&Path>, host: &HostContext) -> Result<Origin, ConfigError> {
     if let Some(path) = explicit {
         return named(path).map(Origin::Argument);
     }
-    if let Some(path) = set(surroundings.cofferdam_config.as_ref()) {
+    if let Some(path) = set(host.cofferdam_config.as_ref()) {
         // A relative value would mean another directory wherever cofferdam is started.
         if !path.is_absolute() {
             return Err(ConfigError::Relative { path });
@@ -43,15 +40,15 @@ pub(super) fn find(
         return named(&path).map(Origin::Environment);
     }
     // The XDG specification: a relative value is ignored, an absent one means ~/.config.
-    let xdg = set(surroundings.xdg_config_home.as_ref())
-        .or_else(|| set(surroundings.home.as_ref()).map(|home| home.join(".config")))
+    let xdg = set(host.xdg_config_home.as_ref())
+        .or_else(|| set(host.home.as_ref()).map(|home| home.join(".config")))
         .filter(|base| base.is_absolute())
         .map(|base| base.join("cofferdam"));
     if let Some(path) = xdg.filter(|path| path.is_dir()) {
         return named(&path).map(Origin::User);
     }
-    if surroundings.system.is_dir() {
-        return named(&surroundings.system).map(Origin::System);
+    if host.system.is_dir() {
+        return named(&host.system).map(Origin::System);
     }
     Ok(Origin::Embedded)
 }

@@ -165,13 +165,10 @@ pub struct Sources {
 ///
 /// # Errors
 /// When a place named on purpose is not there, or others could have written any of it.
-pub fn sources(
-    explicit: Option<&Path>,
-    surroundings: &HostContext,
-) -> Result<Sources, ConfigError> {
-    let origin = directory::find(explicit, surroundings)?;
+pub fn sources(explicit: Option<&Path>, host: &HostContext) -> Result<Sources, ConfigError> {
+    let origin = directory::find(explicit, host)?;
     let files = match origin.directory() {
-        Some(path) => directory::read(path, surroundings.euid)?,
+        Some(path) => directory::read(path, host.euid)?,
         None => directory::Files::default(),
     };
     let directory::Files { server, policies, profiles } = files;
@@ -182,8 +179,8 @@ pub fn sources(
 ///
 /// # Errors
 /// When a place named on purpose is not there, others could have written any of it, or a file has a mistake.
-pub fn load(explicit: Option<&Path>, surroundings: &HostContext) -> Result<Loaded, ConfigError> {
-    let sources = sources(explicit, surroundings)?;
+pub fn load(explicit: Option<&Path>, host: &HostContext) -> Result<Loaded, ConfigError> {
+    let sources = sources(explicit, host)?;
     let profiles = match sources.profiles.is_empty() {
         true => Profiles::compiled_in(),
         false => Profiles::parse(&crate::profile::shipped(), &sources.profiles)?,
@@ -193,7 +190,7 @@ pub fn load(explicit: Option<&Path>, surroundings: &HostContext) -> Result<Loade
         ([], _) => Policy::parse(&crate::policy::shipped(), &profiles)?,
         (policies, _) => Policy::parse(policies, &profiles)?,
     };
-    let config = Config::parse(sources.server.as_ref(), surroundings.cores)?;
+    let config = Config::parse(sources.server.as_ref(), host.cores)?;
     Ok(Loaded { config, policy, profiles, origin: sources.origin })
 }
 
@@ -202,15 +199,12 @@ pub fn load(explicit: Option<&Path>, surroundings: &HostContext) -> Result<Loade
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_one(
-    explicit: Option<&Path>,
-    surroundings: &HostContext,
-) -> Result<Loaded, ConfigError> {
-    let origin = directory::find(explicit, surroundings)?;
+pub fn load_one(explicit: Option<&Path>, host: &HostContext) -> Result<Loaded, ConfigError> {
+    let origin = directory::find(explicit, host)?;
     if origin != Origin::Embedded {
-        return load(explicit, surroundings);
+        return load(explicit, host);
     }
-    let config = Config::parse(None, surroundings.cores)?;
+    let config = Config::parse(None, host.cores)?;
     Ok(Loaded { config, policy: Policy::none(), profiles: Profiles::compiled_in(), origin })
 }
 

@@ -52,8 +52,8 @@ fn make(directory: &Path) -> io::Result<()> {
 }
 
 /// Returns the result of `load` as text.
-fn outcome(explicit: Option<&Path>, surroundings: &HostContext) -> String {
-    load(explicit, surroundings).map_or_else(|error| error.to_string(), |l| l.origin.to_string())
+fn outcome(explicit: Option<&Path>, host: &HostContext) -> String {
+    load(explicit, host).map_or_else(|error| error.to_string(), |l| l.origin.to_string())
 }
 
 #[test]
@@ -72,24 +72,24 @@ fn the_first_place_found_is_the_one() -> io::Result<()> {
     let home = places.with("home/.config/cofferdam", &[])?;
     let system = places.with("system", &[])?;
     let parent = |path: &Path, up| path.ancestors().nth(up).map(|p| p.as_os_str().to_owned());
-    let mut surroundings = HostContext {
+    let mut host = HostContext {
         cofferdam_config: Some(environment.clone().into_os_string()),
         xdg_config_home: parent(&user, 1),
         home: parent(&home, 2),
         system: system.clone(),
         ..places.bare()
     };
-    let origin = |explicit, surroundings: &HostContext| {
-        load(explicit, surroundings).map(|loaded| loaded.origin).map_err(|e| e.to_string())
+    let origin = |explicit, host: &HostContext| {
+        load(explicit, host).map(|loaded| loaded.origin).map_err(|e| e.to_string())
     };
-    assert_eq!(origin(Some(&argument), &surroundings), Ok(Origin::Argument(argument.clone())));
-    assert_eq!(origin(None, &surroundings), Ok(Origin::Environment(environment)));
-    surroundings.cofferdam_config = None;
-    assert_eq!(origin(None, &surroundings), Ok(Origin::User(user)));
-    surroundings.xdg_config_home = None;
-    assert_eq!(origin(None, &surroundings), Ok(Origin::User(home)));
-    surroundings.home = Some("relative".into());
-    assert_eq!(origin(None, &surroundings), Ok(Origin::System(system)));
+    assert_eq!(origin(Some(&argument), &host), Ok(Origin::Argument(argument.clone())));
+    assert_eq!(origin(None, &host), Ok(Origin::Environment(environment)));
+    host.cofferdam_config = None;
+    assert_eq!(origin(None, &host), Ok(Origin::User(user)));
+    host.xdg_config_home = None;
+    assert_eq!(origin(None, &host), Ok(Origin::User(home)));
+    host.home = Some("relative".into());
+    assert_eq!(origin(None, &host), Ok(Origin::System(system)));
     Ok(())
 }
 

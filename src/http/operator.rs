@@ -112,7 +112,7 @@ fn shown(line: ShownLine) -> ShownValue {
     };
     let source = match line.source {
         ValueSource::Default => "default",
-        ValueSource::Said(_) => "environment",
+        ValueSource::Given(_) => "environment",
         ValueSource::File { .. } => "file",
     };
     ShownValue { key: line.key, value, source }

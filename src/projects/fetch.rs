@@ -234,8 +234,8 @@ impl FetchRequest {
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         );
-        let most = if self.git.is_some() { self.file_bytes } else { self.bytes };
-        let output = usize::try_from(most).unwrap_or(usize::MAX);
+        let max = if self.git.is_some() { self.file_bytes } else { self.bytes };
+        let output = usize::try_from(max).unwrap_or(usize::MAX);
         let limits = StreamLimits { output, ..StreamLimits::default() };
         ScriptLaunch::alone(env, self.seconds + GRACE, mark, limits)
     }
@@ -276,18 +276,18 @@ impl FetchRequest {
         };
         let said = String::from_utf8_lossy(report.error);
         let said: String = said.trim().chars().filter(|c| !c.is_control()).take(SAID).collect();
-        let most = if self.git.is_some() { self.file_bytes } else { self.bytes };
+        let max = if self.git.is_some() { self.file_bytes } else { self.bytes };
         match report.exit_code {
             0 => Ok(report.output.to_vec()),
             3 => failed(FetchFault::NotFound, said),
             6 if self.git.is_some() => {
                 let why = format!(
-                    "{place}: the repository has more than {} bytes, or the file more than {most}",
+                    "{place}: the repository has more than {} bytes, or the file more than {max}",
                     self.bytes
                 );
                 failed(FetchFault::TooLong, why)
             }
-            6 => failed(FetchFault::TooLong, format!("{place} sends more than {most} bytes")),
+            6 => failed(FetchFault::TooLong, format!("{place} sends more than {max} bytes")),
             7 => Err(FetchError {
                 location: Some(said).filter(|location| !location.is_empty()),
                 ..FetchError::new(

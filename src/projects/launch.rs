@@ -115,8 +115,8 @@ impl ScriptLaunch {
         }
         let fields = fields(arguments);
         let arguments = Value::Object(arguments.clone()).to_string();
-        let most = project.settings.argument_bytes.min(ARGUMENT_BYTES);
-        let (variable, stdin) = match arguments.len() > most {
+        let max = project.settings.argument_bytes.min(ARGUMENT_BYTES);
+        let (variable, stdin) = match arguments.len() > max {
             true => (String::new(), arguments.into_bytes()),
             false => (arguments, Vec::new()),
         };
@@ -320,10 +320,10 @@ fn is_read_only(tool: &ScriptTool) -> bool {
 
 /// Returns the time limit of a tool.
 fn seconds(project: &Project, tool: &ScriptTool) -> u64 {
-    let most = project.settings.max_seconds;
+    let max = project.settings.max_seconds;
     match tool.is_extended {
-        true => tool.max_timeout.unwrap_or(most).min(most),
-        false => tool.timeout.unwrap_or(project.settings.default_seconds).min(most),
+        true => tool.max_timeout.unwrap_or(max).min(max),
+        false => tool.timeout.unwrap_or(project.settings.default_seconds).min(max),
     }
 }
 

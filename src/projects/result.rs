@@ -29,7 +29,7 @@ impl ScriptLaunch {
         }
         let limits = &self.limits;
         let exceeded =
-            |most: u64| Err(ScriptError::internal(format!("Tool output exceeded {most} bytes")));
+            |max: u64| Err(ScriptError::internal(format!("Tool output exceeded {max} bytes")));
         let too_long = || exceeded(u64::try_from(limits.output).unwrap_or(u64::MAX));
         let Some(report) = &output.report else { return too_long() };
         let stderr = tail(&output.stderr, limits.stderr_tail);
@@ -65,8 +65,8 @@ impl ScriptLaunch {
 }
 
 /// Returns the last part of standard error as text.
-fn tail(stderr: &[u8], most: usize) -> String {
-    let from = stderr.len().saturating_sub(most);
+fn tail(stderr: &[u8], max: usize) -> String {
+    let from = stderr.len().saturating_sub(max);
     String::from_utf8_lossy(stderr.get(from..).unwrap_or_default()).into_owned()
 }
 

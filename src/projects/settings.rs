@@ -236,9 +236,9 @@ impl ProjectSettings {
             filter(of.text("MCPBASH_TOOL_ALLOWLIST"), of.text("MCPBASH_TOOL_ALLOW_DEFAULT"))?;
         of.number("MCPBASH_MAX_CONCURRENT_REQUESTS", &mut self.workers, 1..=MAX_WORKERS)?;
         of.number("MCPBASH_MAX_TIMEOUT_SECS", &mut self.max_seconds, 1..=86_400)?;
-        let most = self.max_seconds;
-        self.default_seconds = self.default_seconds.min(most);
-        of.number("MCPBASH_DEFAULT_TOOL_TIMEOUT", &mut self.default_seconds, 1..=most)?;
+        let max = self.max_seconds;
+        self.default_seconds = self.default_seconds.min(max);
+        of.number("MCPBASH_DEFAULT_TOOL_TIMEOUT", &mut self.default_seconds, 1..=max)?;
         of.number("MCPBASH_MAX_TEXT_BYTES", &mut self.text_bytes, 1024..=1 << 20)?;
         self.read_bounds(&mut of)?;
         self.read_downloads(&mut of)?;
@@ -331,8 +331,8 @@ impl ProjectSettings {
         let seconds = 1..=FetchBounds::SECONDS;
         of.number("MCPBASH_HTTPS_TIMEOUT", &mut bounds.https_seconds, seconds.clone())?;
         of.number("MCPBASH_GIT_TIMEOUT", &mut bounds.git_seconds, seconds)?;
-        let most = FetchBounds::HTTPS_BYTES;
-        of.number("MCPBASH_HTTPS_MAX_BYTES", &mut bounds.https_bytes, 1..=most)?;
+        let max = FetchBounds::HTTPS_BYTES;
+        of.number("MCPBASH_HTTPS_MAX_BYTES", &mut bounds.https_bytes, 1..=max)?;
         let mut kib = bounds.git_bytes >> 10;
         of.number("MCPBASH_GIT_MAX_KB", &mut kib, 1..=FetchBounds::GIT_BYTES >> 10)?;
         bounds.git_bytes = kib << 10;

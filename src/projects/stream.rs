@@ -78,13 +78,13 @@ struct Window {
 
 impl Window {
     /// Counts one more line. Returns true if it may be passed on.
-    fn has_room(&mut self, most: u32, now: Instant) -> bool {
+    fn has_room(&mut self, max: u32, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
         if self.since.is_none_or(is_over) {
             *self = Self { since: Some(now), count: 0 };
         }
         self.count = self.count.saturating_add(1);
-        self.count <= most
+        self.count <= max
     }
 }
 

@@ -248,14 +248,14 @@ impl Tree {
     }
 
     /// Reads a file of bounded size; `None` if it does not exist.
-    pub(crate) fn bytes(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, ProjectMistake> {
+    pub(crate) fn bytes(&self, path: &str, max: usize) -> Result<Option<Vec<u8>>, ProjectMistake> {
         let bad = |why: &str| ProjectMistake::new(path, why);
         let Some((file, _)) = self.checked(path)? else { return Ok(None) };
         let mut bytes = Vec::new();
-        let one_more = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+        let one_more = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
         file.take(one_more).read_to_end(&mut bytes).map_err(|error| bad(&error.to_string()))?;
-        if bytes.len() > most {
-            return Err(bad(if most == FILE_BYTES {
+        if bytes.len() > max {
+            return Err(bad(if max == FILE_BYTES {
                 "is longer than 1M"
             } else {
                 "is longer than 64K"

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use crate::commands::error::CliError;
-use config::exec::{ExecSettings, Said, Typed};
+use config::exec::{ExecOverrides, ExecSettings, GivenText};
 
 /// Flags as typed.
 #[derive(Debug, Clone, Default, Args)]
@@ -34,21 +34,21 @@ pub(crate) fn in_force(
     variable: impl Fn(&'static str) -> Option<OsString>,
 ) -> Result<ExecSettings, CliError> {
     let said = |flag: &'static str, value: &Option<String>, name: &'static str| match value {
-        Some(text) => Ok(Some(Typed { by: flag, text: text.clone() })),
+        Some(text) => Ok(Some(GivenText { by: flag, text: text.clone() })),
         None => match variable(name).map(OsString::into_string).transpose() {
-            Ok(text) => Ok(text.map(|text| Typed { by: name, text })),
+            Ok(text) => Ok(text.map(|text| GivenText { by: name, text })),
             Err(_) => Err(CliError::new(format!("{name}: the value is not UTF-8"))
                 .with_hint("unset it, or write a value that is")),
         },
     };
     let ExecFlags { default_timeout, max_timeout, working_dir, history_size } = flags;
-    let said = Said {
+    let said = ExecOverrides {
         default_timeout: said("--default-timeout", default_timeout, "BASH_MCP_DEFAULT_TIMEOUT")?,
         max_timeout: said("--max-timeout", max_timeout, "BASH_MCP_MAX_TIMEOUT")?,
         working_dir: said("--working-dir", working_dir, "BASH_MCP_WORKING_DIR")?,
         history: said("--history-size", history_size, "BASH_MCP_MAX_HISTORY")?,
     };
-    exec.said(&said).map_err(|unfit| CliError::new(unfit.to_string()).with_hint(unfit.hint))
+    exec.overridden(&said).map_err(|unfit| CliError::new(unfit.to_string()).with_hint(unfit.hint))
 }
 
 #[cfg(test)]
@@ -72,10 +72,10 @@ mod tests {
             (default_timeout.value.as_secs(), default_timeout.source, history, max_timeout.source)
         });
         let history =
-            config::Setting { value: 9, source: ValueSource::Said("BASH_MCP_MAX_HISTORY") };
+            config::Setting { value: 9, source: ValueSource::Given("BASH_MCP_MAX_HISTORY") };
         assert_eq!(
             values,
-            Ok((5, ValueSource::Said("--default-timeout"), history, ValueSource::Default))
+            Ok((5, ValueSource::Given("--default-timeout"), history, ValueSource::Default))
         );
         let not_utf8 = |_| Some(OsString::from_vec(vec![0xff]));
         let refused = in_force(exec, &ExecFlags::default(), not_utf8).map_err(|error| error.text());

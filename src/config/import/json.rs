@@ -67,8 +67,8 @@ fn yes() -> bool {
 ///
 /// # Errors
 /// When others could have written it, it has a mistake, or it says that this server is not to start.
-pub fn read(path: &Path, surroundings: &HostContext) -> Result<ConfigJson, ConfigError> {
-    let document = directory::single(path, surroundings.euid)?;
+pub fn read(path: &Path, host: &HostContext) -> Result<ConfigJson, ConfigError> {
+    let document = directory::single(path, host.euid)?;
     let file = PathBuf::from(&document.file);
     let (command_timeout, network) = judge(&document.text)
         .map_err(|(why, hint)| ConfigError::Json { path: file.clone(), why, hint })?;
@@ -88,12 +88,12 @@ fn judge(text: &str) -> Result<(Option<Duration>, Option<JsonNetwork>), Mistake>
         );
     }
     let Some(seconds) = written.command_timeout else { return Ok((None, network)) };
-    let most = MAX_TIMEOUT.as_secs();
+    let max = MAX_TIMEOUT.as_secs();
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if !time.is_zero() && time <= MAX_TIMEOUT => Ok((Some(time), network)),
         Ok(_) | Err(_) => refuse(
             format!("`commandTimeout` is {seconds}"),
-            &format!("it is a number of seconds above 0 and at most {most}"),
+            &format!("it is a number of seconds above 0 and at most {max}"),
         ),
     }
 }
@@ -125,12 +125,12 @@ fn network(network: &Network) -> Result<Option<JsonNetwork>, Mistake> {
 /// Returns true for `ADDRESS/LENGTH`.
 fn is_subnet(text: &str) -> bool {
     let Some((address, length)) = text.split_once('/') else { return false };
-    let most = match address.parse() {
+    let max = match address.parse() {
         Ok(IpAddr::V4(_)) => 32,
         Ok(IpAddr::V6(_)) => 128,
         Err(_) => return false,
     };
-    length.parse::<u8>().is_ok_and(|length| length <= most)
+    length.parse::<u8>().is_ok_and(|length| length <= max)
 }
 
 /// Converts serde's message, with the place, and the nearest key where one is unknown.

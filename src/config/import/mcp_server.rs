@@ -234,7 +234,7 @@ impl McpSettings {
     /// A pattern that no tool has.
     pub fn apply(&self, config: &mut Config, declared: &[&str]) -> Result<(), ConfigError> {
         for given in &self.given {
-            let source = ValueSource::Said(given.by);
+            let source = ValueSource::Given(given.by);
             let number = given.value.as_u64().unwrap_or_default();
             let count = u32::try_from(number).unwrap_or(u32::MAX);
             let time = Duration::from_millis(number);
@@ -285,7 +285,7 @@ impl McpSettings {
             true => on.value.extend(more),
             false => on.value.retain(|name| !is_intrusive(name)),
         }
-        on.source = ValueSource::Said(given.by);
+        on.source = ValueSource::Given(given.by);
     }
 
     fn last(&self, meaning: Meaning) -> Option<&GivenSetting> {

@@ -58,7 +58,7 @@ fn the_file_counts_and_a_variable_overrides_it() -> Result<(), String> {
     let config = applied(Some(YAML), &[])?;
     let commands = &config.commands;
     assert_eq!(commands.timeout.value, Some(Duration::from_secs(300)));
-    assert_eq!(commands.timeout.source, ValueSource::Said("tool.default_timeout"));
+    assert_eq!(commands.timeout.source, ValueSource::Given("tool.default_timeout"));
     assert_eq!((commands.failures.value, commands.max_args.value), (3, 1024));
     assert_eq!(commands.recovery.value, Duration::from_secs(120));
     assert_eq!(config.http.drain.value, Duration::from_secs(30));
@@ -82,7 +82,7 @@ fn the_file_counts_and_a_variable_overrides_it() -> Result<(), String> {
     let config = applied(Some(YAML), &variables)?;
     let commands = &config.commands;
     assert_eq!(commands.timeout.value, Some(Duration::from_secs(90)));
-    assert_eq!(commands.timeout.source, ValueSource::Said("MCP_DEFAULT_TIMEOUT_SEC"));
+    assert_eq!(commands.timeout.source, ValueSource::Given("MCP_DEFAULT_TIMEOUT_SEC"));
     assert_eq!((commands.concurrency.value, commands.max_stdout.value), (4, 4096));
     assert_eq!((commands.max_stderr.value, commands.memory.value), (2048, Some(256 << 20)));
     assert_eq!(names(&config.tools_on.value), ["cli_nmap", "cli_nmap_intrusive", "cli_ping"]);

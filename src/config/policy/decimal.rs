@@ -38,8 +38,8 @@ impl FromStr for Decimal {
             None => (text, None),
         };
         // Digits only: some programs give a meaning to a sign, an exponent or `inf`.
-        let is_digits = |text: &str, most: usize| {
-            (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        let is_digits = |text: &str, max: usize| {
+            (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
         };
         if !is_digits(whole, DIGITS) || !part.is_none_or(|part| is_digits(part, PLACES)) {
             return Err(NoDecimal);

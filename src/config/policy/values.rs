@@ -287,12 +287,12 @@ fn is_host(word: &str) -> bool {
 
 fn is_cidr(word: &str) -> bool {
     let Some((address, prefix)) = word.split_once('/') else { return false };
-    let most = match address.parse() {
+    let max = match address.parse() {
         Ok(IpAddr::V4(_)) => 32,
         Ok(IpAddr::V6(_)) => 128,
         Err(_) => return false,
     };
-    int(prefix, &(0..=most)).is_ok_and(|written| written == prefix)
+    int(prefix, &(0..=max)).is_ok_and(|written| written == prefix)
 }
 
 fn is_url(word: &str) -> bool {

@@ -34,20 +34,20 @@ pub struct ExecSettings {
 }
 }
 
-/// A value as it was typed, and the flag or variable it was typed for.
+/// Text of a flag or a variable, and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Typed {
+pub struct GivenText {
     pub by: &'static str,
     pub text: String,
 }
 
-/// Flags that were given.
+/// Flags and variables that were given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Said {
-    pub default_timeout: Option<Typed>,
-    pub max_timeout: Option<Typed>,
-    pub working_dir: Option<Typed>,
-    pub history: Option<Typed>,
+pub struct ExecOverrides {
+    pub default_timeout: Option<GivenText>,
+    pub max_timeout: Option<GivenText>,
+    pub working_dir: Option<GivenText>,
+    pub history: Option<GivenText>,
 }
 
 /// A value that cannot be right, and what can.
@@ -75,31 +75,31 @@ impl ExecSettings {
     ///
     /// # Errors
     /// When a value cannot be right.
-    pub fn said(self, said: &Said) -> Result<Self, UnfitValue> {
+    pub fn overridden(self, by: &ExecOverrides) -> Result<Self, UnfitValue> {
         let exec = Self {
-            default_timeout: typed(self.default_timeout, said.default_timeout.as_ref(), time)?,
-            max_timeout: typed(self.max_timeout, said.max_timeout.as_ref(), time)?,
-            working_dir: typed(self.working_dir, said.working_dir.as_ref(), directory)?,
-            history: typed(self.history, said.history.as_ref(), history)?,
+            default_timeout: typed(self.default_timeout, by.default_timeout.as_ref(), time)?,
+            max_timeout: typed(self.max_timeout, by.max_timeout.as_ref(), time)?,
+            working_dir: typed(self.working_dir, by.working_dir.as_ref(), directory)?,
+            history: typed(self.history, by.history.as_ref(), history)?,
         };
         exec.in_order()
     }
 
     /// Lowers the built-in default to a lower maximum; a default that was chosen is not changed.
     fn in_order(mut self) -> Result<Self, UnfitValue> {
-        let asked = self.default_timeout.value;
-        let most = self.max_timeout.value;
-        if asked <= most {
+        let max = self.max_timeout.value;
+        let default = self.default_timeout.value;
+        if default <= max {
             return Ok(self);
         }
         if self.default_timeout.source == ValueSource::Default {
-            self.default_timeout.value = most;
+            self.default_timeout.value = max;
             return Ok(self);
         }
         let what = format!(
             "the default time is {} and the most is {}, by {}",
-            Time(asked),
-            Time(most),
+            Time(default),
+            Time(max),
             self.max_timeout.source
         );
         Err(UnfitValue { by: self.default_timeout.source.to_string(), what, hint: ORDER_HINT })
@@ -145,12 +145,12 @@ impl Kind for HistoryLength {
 /// Returns the flag's value, else the one from before.
 fn typed<T>(
     before: Setting<T>,
-    said: Option<&Typed>,
+    given: Option<&GivenText>,
     read: impl Fn(&str) -> Result<T, (String, &'static str)>,
 ) -> Result<Setting<T>, UnfitValue> {
-    let Some(Typed { by, text }) = said else { return Ok(before) };
+    let Some(GivenText { by, text }) = given else { return Ok(before) };
     match read(text) {
-        Ok(value) => Ok(Setting { value, source: ValueSource::Said(by) }),
+        Ok(value) => Ok(Setting { value, source: ValueSource::Given(by) }),
         Err((what, hint)) => Err(UnfitValue { by: (*by).to_owned(), what, hint }),
     }
 }
@@ -203,8 +203,8 @@ mod tests {
         })
     }
 
-    fn by(by: &'static str, text: &str) -> Option<Typed> {
-        Some(Typed { by, text: text.to_owned() })
+    fn by(by: &'static str, text: &str) -> Option<GivenText> {
+        Some(GivenText { by, text: text.to_owned() })
     }
 
     #[test]
@@ -213,24 +213,30 @@ mod tests {
         assert_eq!(settings_of(of("")), Ok((30, 300, nothing(), 100)));
         let file = "[exec]\ndefault_timeout = \"7s\"\nmax_timeout = 20\nworking_dir = \"src\"\nhistory = 3\n";
         assert_eq!(settings_of(of(file)), Ok((7, 20, "/workspace/src".to_owned(), 3)));
-        let said = Said {
+        let said = ExecOverrides {
             default_timeout: by("--default-timeout", "2m"),
             max_timeout: by("BASH_MCP_MAX_TIMEOUT", "3600"),
             working_dir: by("BASH_MCP_WORKING_DIR", "/tmp"),
             history: by("--history-size", "0"),
         };
-        assert_eq!(settings_of(of(file)?.said(&said)), Ok((120, 3600, "/tmp".to_owned(), 0)));
+        assert_eq!(settings_of(of(file)?.overridden(&said)), Ok((120, 3600, "/tmp".to_owned(), 0)));
         // A default that no source set follows the lower limit.
-        let said = Said { max_timeout: by("--max-timeout", "10"), ..Said::default() };
-        assert_eq!(settings_of(of("")?.said(&said)), Ok((10, 10, nothing(), 100)));
+        let said =
+            ExecOverrides { max_timeout: by("--max-timeout", "10"), ..ExecOverrides::default() };
+        assert_eq!(settings_of(of("")?.overridden(&said)), Ok((10, 10, nothing(), 100)));
         Ok(())
     }
 
     #[test]
     fn a_value_that_cannot_be_right_is_refused_by_its_name() -> Result<(), String> {
-        let refused = |said: Said| of("").and_then(|exec| settings_of(exec.said(&said)));
-        let time =
-            |text| refused(Said { max_timeout: by("--max-timeout", text), ..Said::default() });
+        let refused =
+            |said: ExecOverrides| of("").and_then(|exec| settings_of(exec.overridden(&said)));
+        let time = |text| {
+            refused(ExecOverrides {
+                max_timeout: by("--max-timeout", text),
+                ..ExecOverrides::default()
+            })
+        };
         let cases = [
             ("0", "`0` must be above zero"),
             ("x", "`x` is not a time; write 500ms, 30s, 10m, 1h or bare seconds"),
@@ -240,19 +246,26 @@ mod tests {
         for (text, what) in cases {
             assert_eq!(time(text), Err(format!("--max-timeout: {what}")));
         }
-        let said = Said { default_timeout: by("--default-timeout", "301"), ..Said::default() };
+        let said = ExecOverrides {
+            default_timeout: by("--default-timeout", "301"),
+            ..ExecOverrides::default()
+        };
         assert_eq!(
             refused(said),
             Err("--default-timeout: the default time is 301s and the most is 300s, by default"
                 .to_owned())
         );
-        let said = Said { working_dir: by("BASH_MCP_WORKING_DIR", "/etc"), ..Said::default() };
+        let said = ExecOverrides {
+            working_dir: by("BASH_MCP_WORKING_DIR", "/etc"),
+            ..ExecOverrides::default()
+        };
         assert_eq!(
             refused(said),
             Err("BASH_MCP_WORKING_DIR: the directory `/etc` is not inside /workspace or /tmp"
                 .to_owned())
         );
-        let said = Said { history: by("--history-size", "1001"), ..Said::default() };
+        let said =
+            ExecOverrides { history: by("--history-size", "1001"), ..ExecOverrides::default() };
         assert_eq!(
             refused(said),
             Err("--history-size: `1001` is no number from 0 to 1000".to_owned())

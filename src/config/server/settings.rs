@@ -24,7 +24,7 @@ pub enum ValueSource {
     /// Written at this line of this file.
     File { file: String, line: usize },
     /// Typed for this flag, or in this variable of the environment.
-    Said(&'static str),
+    Given(&'static str),
 }
 
 impl fmt::Display for ValueSource {
@@ -32,7 +32,7 @@ impl fmt::Display for ValueSource {
         match self {
             Self::Default => f.write_str("default"),
             Self::File { file, line } => write!(f, "{file}:{line}"),
-            Self::Said(by) => f.write_str(by),
+            Self::Given(by) => f.write_str(by),
         }
     }
 }
