@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
-use super::corpus::{Attack, Class, Company, Network};
+use super::corpus::{Attack, Class, Network};
 use super::judge::{
     self, AttackVerdict, ControlResult, Isolation, Memory, OuterFilter, Seen, Target,
 };
@@ -133,14 +133,14 @@ pub fn all(
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some((at, probe)) = next_attack(probes, &next) {
-                    if probe.company == Company::Any {
+                    if !probe.alone {
                         settle(at, probe);
                     }
                 }
             });
         }
     });
-    let alone = probes.iter().enumerate().filter(|(_, probe)| probe.company == Company::None);
+    let alone = probes.iter().enumerate().filter(|(_, probe)| probe.alone);
     alone.for_each(|(at, probe)| settle(at, probe));
     let verdicts = verdicts.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     verdicts.into_iter().flatten().collect()

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use regex::Regex;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use toml::{Table, Value};
 
 use model::profile::calls::{self, CallMeaning};
 
@@ -107,68 +109,15 @@ pub struct Lower {
     pub not: Option<String>,
 }
 
-/// Defaults for the probes of a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Shared {
-    #[serde(default)]
-    held: Vec<String>,
-    #[serde(default)]
-    elsewhere: Vec<String>,
-    breach: Option<String>,
-    unshown: Option<Unshown>,
-    #[serde(default)]
-    control: ControlMode,
-    ours: Option<String>,
-    #[serde(default)]
-    landlock_seccomp: Lower,
-    #[serde(default)]
-    network: Network,
-}
-
-#[derive(Debug, Clone, Deserialize)]
+/// One file of the corpus.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     class: Class,
+    /// Values of probes that do not set the key.
     #[serde(default)]
-    shared: Shared,
-    probe: Vec<ProbeEntry>,
-}
-
-/// A probe as written in the file.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ProbeEntry {
-    id: String,
-    title: String,
-    source: String,
-    run: String,
-    held: Option<Vec<String>>,
-    elsewhere: Option<Vec<String>>,
-    breach: Option<String>,
-    control: Option<ControlMode>,
-    control_run: Option<String>,
-    no_control: Option<String>,
-    unshown: Option<Unshown>,
-    known: Option<KnownBreach>,
-    landlock_seccomp: Option<Lower>,
-    #[serde(default)]
-    whom: Whom,
-    #[serde(default)]
-    options: Vec<String>,
-    /// Why the attack is not applicable to other sandboxes.
-    ours: Option<String>,
-    #[serde(default)]
-    start: StartMode,
-    #[serde(default)]
-    harm: Harm,
-    #[serde(default)]
-    alone: bool,
-    within: Option<u64>,
-    most_bytes: Option<u64>,
-    first: Option<String>,
-    #[serde(default)]
-    unreached: Vec<String>,
+    shared: Table,
+    probe: Vec<Table>,
 }
 
 /// Special way of starting the program.
@@ -209,18 +158,12 @@ pub enum Harm {
     WhereShared,
 }
 
-/// The other attacks that may run at the same time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Company {
-    Any,
-    /// No other: it uses the whole machine, or its verdict depends on time.
-    None,
-}
-
 /// One attack.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attack {
     pub id: String,
+    #[serde(skip)]
     pub topic: &'static str,
     pub class: Class,
     pub title: String,
@@ -231,31 +174,46 @@ pub struct Attack {
     /// Required output in a cell of cofferdam; `exit N` is an exit code.
     pub held: Vec<String>,
     /// Additional outputs that count as held in another sandbox.
+    #[serde(default)]
     pub elsewhere: Vec<String>,
     /// Output of a successful attack, unless one of the above matches.
+    #[serde(deserialize_with = "whole_output")]
     pub breach: Regex,
+    #[serde(default)]
     pub control: ControlMode,
     /// The line of the control, if it differs.
     pub control_run: Option<String>,
     pub no_control: Option<String>,
     pub unshown: Option<Unshown>,
     pub known: Option<KnownBreach>,
+    #[serde(default, rename = "landlock_seccomp")]
     pub lower: Lower,
+    #[serde(default)]
     pub whom: Whom,
     /// Options of `cofferdam run`.
+    #[serde(default)]
     pub options: Vec<String>,
+    /// Why the attack is not applicable to other sandboxes.
     pub ours: Option<String>,
+    #[serde(default)]
     pub start: StartMode,
+    #[serde(default)]
     pub harm: Harm,
-    pub company: Company,
+    /// True if no other attack may run at the same time: it uses the whole machine, or its verdict
+    /// depends on time.
+    #[serde(default)]
+    pub alone: bool,
     /// Seconds after which a call that has not ended counts as a breach.
+    #[serde(default = "default_seconds")]
     pub within: u64,
     /// Bytes of output above which it counts as a breach.
     pub most_bytes: Option<u64>,
     /// A line that runs in another cell first.
     pub first: Option<String>,
+    #[serde(default)]
     pub network: Network,
     /// Strings that occur in the record of the lab's servers if the attack was successful.
+    #[serde(default)]
     pub unreached: Vec<String>,
 }
 
@@ -279,62 +237,44 @@ pub fn corpus() -> Result<Vec<Attack>, String> {
     for (topic, text) in FILES {
         let file: File =
             toml::from_str(text).map_err(|mistake| format!("{topic}.toml: {mistake}"))?;
+        let mut shared = file.shared;
+        shared.insert("class".to_owned(), file.class.name().into());
         for entry in file.probe {
-            let id = entry.id.clone();
-            let probe = check_entry(topic, file.class, &file.shared, entry)
+            let id = entry.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let attack = parse_attack(topic, &shared, entry)
                 .map_err(|reason| format!("{topic}.toml: {id}: {reason}"))?;
             if !ids.insert(id.clone()) {
                 return Err(format!("{topic}.toml: {id} is there twice"));
             }
-            probes.push(probe);
+            probes.push(attack);
         }
     }
     Ok(probes)
 }
 
-fn check_entry(
-    topic: &'static str,
-    class: Class,
-    shared: &Shared,
-    entry: ProbeEntry,
-) -> Result<Attack, String> {
-    let control = entry.control.unwrap_or(shared.control);
-    let breach = entry.breach.or_else(|| shared.breach.clone()).ok_or("no breach")?;
-    let held = entry.held.unwrap_or_else(|| shared.held.clone());
-    if held.is_empty() {
+/// Parses an attack; keys that its table does not set have the values of `shared`.
+fn parse_attack(topic: &'static str, shared: &Table, mut entry: Table) -> Result<Attack, String> {
+    for (key, value) in shared {
+        entry.entry(key).or_insert_with(|| value.clone());
+    }
+    let attack: Attack = entry.try_into().map_err(|error: toml::de::Error| error.to_string())?;
+    if attack.held.is_empty() {
         return Err("nothing that it says when it is held".to_owned());
     }
-    if (control == ControlMode::None) != entry.no_control.is_some() {
+    if (attack.control == ControlMode::None) != attack.no_control.is_some() {
         return Err("`no_control` is the reason for `control = \"none\"`".to_owned());
     }
-    Ok(Attack {
-        id: entry.id,
-        topic,
-        class,
-        title: entry.title,
-        source: entry.source,
-        run: entry.run,
-        held,
-        elsewhere: entry.elsewhere.unwrap_or_else(|| shared.elsewhere.clone()),
-        breach: Regex::new(&format!("^(?s:{breach})$")).map_err(|error| error.to_string())?,
-        control,
-        control_run: entry.control_run,
-        no_control: entry.no_control,
-        unshown: entry.unshown.or_else(|| shared.unshown.clone()),
-        known: entry.known,
-        lower: entry.landlock_seccomp.unwrap_or_else(|| shared.landlock_seccomp.clone()),
-        whom: entry.whom,
-        options: entry.options,
-        ours: entry.ours.or_else(|| shared.ours.clone()),
-        start: entry.start,
-        harm: entry.harm,
-        company: if entry.alone { Company::None } else { Company::Any },
-        within: entry.within.unwrap_or(20),
-        most_bytes: entry.most_bytes,
-        first: entry.first,
-        network: shared.network,
-        unreached: entry.unreached,
-    })
+    Ok(Attack { topic, ..attack })
+}
+
+/// Parses a regular expression that must match a whole output.
+fn whole_output<'de, D: Deserializer<'de>>(from: D) -> Result<Regex, D::Error> {
+    let pattern = String::deserialize(from)?;
+    Regex::new(&format!("^(?s:{pattern})$")).map_err(D::Error::custom)
+}
+
+fn default_seconds() -> u64 {
+    20
 }
 
 #[cfg(test)]

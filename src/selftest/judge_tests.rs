@@ -5,7 +5,7 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::*;
-use crate::corpus::{Class, Company, Harm, KnownBreach, StartMode, Unshown};
+use crate::corpus::{Class, Harm, KnownBreach, StartMode, Unshown};
 use crate::run_result::RunEnd;
 
 fn probe() -> Attack {
@@ -33,7 +33,7 @@ fn probe() -> Attack {
         ours: None,
         start: StartMode::Plain,
         harm: Harm::None,
-        company: Company::Any,
+        alone: false,
         within: 20,
         most_bytes: None,
         first: None,
