@@ -24,6 +24,7 @@ mod event_loop;
 pub mod fuzzing;
 pub mod host;
 pub mod intercept;
+pub mod refusal;
 mod routes;
 mod start;
 mod worker;

@@ -1,14 +1,15 @@
-//! The refusal of a request, which the gateway answers itself.
+//! The reason why the gateway refuses a connection, a question for a name, or a request.
 
-/// Why the gateway answers a request itself.
+/// Why something of a cell is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub(crate) reason: String,
-    /// The keys of a rule that would allow it; `None` if no rule can.
-    pub(crate) grant: Option<String>,
+pub struct Refusal {
+    pub reason: String,
+    /// A rule or the keys of a rule that would allow it; `None` if no rule can.
+    pub grant: Option<String>,
 }
 
 impl Refusal {
+    /// Makes a refusal that no rule can lift.
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), grant: None }
     }

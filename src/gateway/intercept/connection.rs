@@ -23,9 +23,9 @@ use tokio::task::JoinSet;
 use super::InterceptError;
 use super::RequestEvents;
 use super::body::{AnswerBody, ScrubbedBody, SearchedBody, scrubbed_fields, text};
-use super::refusal::Refusal;
 use super::request::{CellSeed, Destination, end_to_end, misplaced};
 use super::traces::Traces;
+use crate::refusal::Refusal;
 
 /// Maximum size of the head of a request or answer, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -235,7 +235,7 @@ impl Exchange {
         if let Some(grant) = &refusal.grant {
             text.push_str(&format!("hint: the operator can grant it: {grant}\n"));
         }
-        self.events.denied(shown, &refusal.reason, refusal.grant.as_deref());
+        self.events.denied(shown, refusal);
         gateway_answer(StatusCode::FORBIDDEN, text)
     }
 

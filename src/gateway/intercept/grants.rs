@@ -2,8 +2,8 @@
 
 use model::egress::{EgressRule, PathPattern, RequestPath};
 
-use super::refusal::Refusal;
 use super::secrets::{Injection, SecretValue};
+use crate::refusal::Refusal;
 
 /// Maximum number of characters of a path in a denial.
 const MAX_SHOWN: usize = 200;

@@ -9,9 +9,9 @@ use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri, Version};
 
 use super::grants::{PinnedRule, Readings, RequestRule, granting};
-use super::refusal::Refusal;
 use super::scan::Needles;
 use super::traces::Traces;
+use crate::refusal::Refusal;
 
 /// Headers that make some servers take a request for one of another method, as [`folded`] spells
 /// them.

@@ -13,9 +13,9 @@ use hyper::header::{HeaderName, HeaderValue};
 use model::egress::{SecretForm, SecretSource, SecretUse};
 use zeroize::Zeroizing;
 
-use super::refusal::Refusal;
 use super::scan::Needles;
 use super::traces::Traces;
+use crate::refusal::Refusal;
 
 /// Allowed length of a secret: a shorter one would be found in texts by chance.
 const ALLOWED_BYTES: std::ops::RangeInclusive<usize> = 8..=4096;

@@ -7,10 +7,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::refusal::Refusal;
 use model::egress::frames::CallId;
 use model::egress::{Denied, EgressLimits, SessionUse, TALLY_ROWS, Tally, TallyRow};
-
-use super::judge::Refusal;
 
 /// Time between two checks of an exhausted rate.
 const RATE_TICK: Duration = Duration::from_millis(10);
@@ -142,7 +141,7 @@ impl Account {
     ) -> Result<(), Refusal> {
         if !self.calls.contains_key(&call) {
             let reason = "its call has ended, and another has begun".to_owned();
-            return Err(Refusal { reason, grant: None });
+            return Err(Refusal::new(reason));
         }
         if self.left_of_call(call, direction) < bytes {
             return Err(limit(match direction {
@@ -326,7 +325,7 @@ impl CallAccount {
 }
 
 fn limit(key: &str) -> Refusal {
-    Refusal { reason: format!("limit of the profile: {key}"), grant: None }
+    Refusal::new(format!("limit of the profile: {key}"))
 }
 
 fn bounded(bytes: u64) -> usize {
@@ -342,7 +341,7 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        Refusal { reason: "no rule".to_owned(), grant: None }
+        Refusal::new("no rule")
     }
 
     #[test]

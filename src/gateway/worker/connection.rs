@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::account::Entry;
 use super::first_flight::{self, FirstFlight};
-use super::judge::{Allowed, Decision, Named, Refusal};
+use super::judge::{Allowed, Decision, Named};
 use super::packet::{self, Packet, Undelivered};
 use super::relay::Relay;
 use super::sockets::NoSocket;
@@ -25,6 +25,7 @@ use super::stack::{CellStream, Ends, MAX_CONNECTIONS, Reuse, Stack, lock};
 use super::traffic::{CellTraffic, ConnectionRecord};
 use super::unsent::UnsentGuard;
 use crate::intercept::CellRequests;
+use crate::refusal::Refusal;
 
 /// Maximum pending connects; further SYNs are dropped and retransmitted by the cell.
 pub(super) const MAX_CONNECTING: usize = 512;
@@ -195,7 +196,7 @@ impl Connections {
             // No answer, as from a network that drops the packets.
             Err(_) => return Some(ConnectionEnd::Timeout),
             Ok(Err(NoSocket::Refused(reason))) => {
-                self.refuse(opening, call, None, refusal(&reason));
+                self.refuse(opening, call, None, Refusal::new(reason));
                 return None;
             }
             Ok(Err(NoSocket::NoRoute(errno))) => {
@@ -285,7 +286,7 @@ impl Connections {
         }
         // A firewall of the host, Landlock, or no free ports or descriptors.
         let reason = format!("the host refuses to connect: {}", errno.desc());
-        self.refuse(opening, call, None, refusal(&reason));
+        self.refuse(opening, call, None, Refusal::new(reason));
         None
     }
 
@@ -307,28 +308,28 @@ impl Connections {
             return Ok(RelayMode::Opaque);
         }
         let first = timeout(FIRST_BYTES_TIMEOUT, first_bytes(cell, host)).await;
-        let first = first.map_err(|_| refusal("nothing was said that names a host"))?;
+        let first = first.map_err(|_| Refusal::new("nothing was said that names a host"))?;
         let strict = CLIENT_FIRST_PORTS.contains(&to.port()) || reads;
         let is_http = matches!(first, First::Flight(FirstFlight::Http(_)));
         let name = match first {
             First::Server if strict => {
-                return Err(refusal("the server spoke first on a port of TLS or HTTP"));
+                return Err(Refusal::new("the server spoke first on a port of TLS or HTTP"));
             }
             First::Flight(FirstFlight::Other) if strict => {
-                return Err(refusal("neither TLS nor HTTP on a port of TLS or HTTP"));
+                return Err(Refusal::new("neither TLS nor HTTP on a port of TLS or HTTP"));
             }
             First::Server | First::Flight(FirstFlight::Other) => return Ok(RelayMode::Opaque),
             First::Flight(FirstFlight::Tls(name)) => {
-                name.ok_or_else(|| refusal("TLS without a server name"))?
+                name.ok_or_else(|| Refusal::new("TLS without a server name"))?
             }
             First::Flight(FirstFlight::Http(name)) => {
-                name.ok_or_else(|| refusal("a request without one plain Host"))?
+                name.ok_or_else(|| Refusal::new("a request without one plain Host"))?
             }
             First::Flight(FirstFlight::Http2) => {
-                return Err(refusal("HTTP/2 without TLS is not read"));
+                return Err(Refusal::new("HTTP/2 without TLS is not read"));
             }
             First::Flight(FirstFlight::More | FirstFlight::Malformed) => {
-                return Err(refusal("TLS or HTTP that cannot be read"));
+                return Err(Refusal::new("TLS or HTTP that cannot be read"));
             }
         };
         let is = |named: &&Named| named.names.contains(&name);
@@ -343,7 +344,7 @@ impl Connections {
             (None, None) => {
                 let reason =
                     format!("the connection is for {name}, which was not resolved to {}", to.ip());
-                Err(refusal(&reason))
+                Err(Refusal::new(reason))
             }
         }
     }
@@ -391,10 +392,6 @@ async fn first_bytes(cell: &CellStream, host: &TcpStream) -> First {
             _ = host.readable() => return First::Server,
         }
     }
-}
-
-fn refusal(reason: &str) -> Refusal {
-    Refusal { reason: reason.to_owned(), grant: None }
 }
 
 /// Returns the ICMP error for a missing route.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use super::connection::Attempt;
-use super::flows::{Flow, Part};
+use super::flows::Flow;
 use super::packet::{self, Body, Packet, RESOLVER};
 use super::stack::{Ends, Stack, lock};
 use super::{Worker, dns};
@@ -94,14 +94,13 @@ impl Worker {
             }
             return;
         }
-        // An empty datagram is one packet too.
+        // The kernel may leave several datagrams in one packet. An empty one counts too.
         let parts: Vec<&[u8]> = match payload.is_empty() {
             true => vec![payload],
             false => payload.chunks(segment.max(1)).collect(),
         };
         for part in parts {
-            let part = Part { payload: part, hops: packet.hops, sequence };
-            self.flows.pass_on(flow, &part);
+            self.flows.pass_on(flow, part, packet.hops, sequence);
         }
     }
 }

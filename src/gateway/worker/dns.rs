@@ -25,10 +25,10 @@ use super::dns_message::{
     Answer, DnsQuestion, Request, UpstreamAnswer, UpstreamQuestion, address, address_record,
     plain_name,
 };
-use super::judge::Refusal;
 use super::packet::{self, MTU, RESOLVER};
 use super::stack::{CellStream, lock};
 use super::traffic::{CellTraffic, audit_line, milliseconds_since};
+use crate::refusal::Refusal;
 
 /// Port of resolvers.
 pub(crate) const PORT: u16 = 53;
@@ -149,8 +149,8 @@ impl Resolver {
             return Answer::empty(Rcode::NOERROR);
         }
         if !TYPES.contains(&question.qtype()) {
-            let reason = "a question of a type that is not forwarded".to_owned();
-            return self.prohibited(&name, Refusal { reason, grant: None }, Rcode::NOTIMP);
+            let refusal = Refusal::new("a question of a type that is not forwarded");
+            return self.prohibited(&name, refusal, Rcode::NOTIMP);
         }
         if let Some(local) = self.local(&name, question) {
             return self.filter_answer(&name, question, local).await;

@@ -26,6 +26,7 @@ use super::sockets::NoSocket;
 use super::stack::{self, lock};
 use super::traffic::{CellTraffic, ConnectionRecord};
 use super::unsent::UnsentGuard;
+use crate::refusal::Refusal;
 
 /// Maximum number of flows of a cell.
 pub(crate) const MAX_FLOWS: usize = 256;
@@ -98,20 +99,12 @@ pub(super) struct FlowHandle {
     pub packets: Option<mpsc::Sender<Outgoing>>,
 }
 
-/// One datagram on the network: the kernel may leave several in one packet of the cell.
-#[derive(Debug)]
-pub(super) struct Part<'a> {
-    pub payload: &'a [u8],
-    pub hops: u8,
-    pub sequence: u16,
-}
-
 impl Flows {
-    /// Passes a part to its flow. Dropped if too much waits, as by a network.
-    pub(super) fn pass_on(self: &Arc<Self>, flow: Flow, part: &Part<'_>) {
+    /// Passes a datagram to its flow. Dropped if too much waits, as by a network.
+    pub(super) fn pass_on(self: &Arc<Self>, flow: Flow, payload: &[u8], hops: u8, sequence: u16) {
         let mut flows = lock(&self.open);
         let call = flows.get(&flow).map_or_else(|| self.traffic.call(), |handle| handle.call);
-        let Some(guard) = self.traffic.unsent.add(call, part.payload.len()) else { return };
+        let Some(guard) = self.traffic.unsent.add(call, payload.len()) else { return };
         let full = flows.len() >= MAX_FLOWS;
         let handle = match flows.get(&flow) {
             Some(handle) => handle,
@@ -123,12 +116,7 @@ impl Flows {
             }
         };
         if let Some(sender) = &handle.packets {
-            let outgoing = Outgoing {
-                payload: part.payload.to_vec(),
-                hops: part.hops,
-                sequence: part.sequence,
-                guard,
-            };
+            let outgoing = Outgoing { payload: payload.to_vec(), hops, sequence, guard };
             // A full queue drops the packet, as a network would; a closed one belongs to a flow that ends.
             sender.try_send(outgoing).unwrap_or_default();
         }
@@ -226,8 +214,7 @@ impl Flows {
             }
             NoSocket::Failed(errno) => format!("the host refuses to send: {}", errno.desc()),
         };
-        let refusal = super::judge::Refusal { reason, grant: None };
-        self.traffic.deny(call, flow.protocol(), flow.remote, None, refusal);
+        self.traffic.deny(call, flow.protocol(), flow.remote, None, Refusal::new(reason));
         Undelivered::Denied
     }
 

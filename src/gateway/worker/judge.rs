@@ -8,19 +8,12 @@ use model::egress::never::{self, NAMED_PORTS};
 use model::egress::{Egress, EgressRule, HostPattern, NetworkClass, Only, Protocol, grant};
 
 use super::packet::{CELL, GATEWAY, RESOLVER};
+use crate::refusal::Refusal;
 
 /// Maximum number of addresses whose names are remembered.
 pub(crate) const MAX_PINS: usize = 4_096;
 /// Maximum number of names per address.
 const MAX_NAMES: usize = 64;
-
-/// Why a destination was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub reason: String,
-    /// A rule that would allow the destination.
-    pub grant: Option<String>,
-}
 
 /// A destination that may be reached, and what allows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +137,7 @@ impl Judge {
     /// Decides whether a name, in lower case and without a trailing dot, may be resolved.
     pub(crate) fn resolves(&self, name: &str) -> Result<(), Refusal> {
         if let Some(reason) = never::name(name) {
-            return Err(Refusal { reason: format!("never reached: {reason}"), grant: None });
+            return Err(Refusal::new(format!("never reached: {reason}")));
         }
         let only = self.only.as_ref();
         let usable = self.egress.rules.iter().filter(|rule| in_call(only, &rule.id));
@@ -155,7 +148,7 @@ impl Judge {
             return Ok(());
         }
         if only.is_some() && (any || self.egress.rules.iter().any(|rule| names(rule, name))) {
-            return Err(Refusal { reason: "not what this call may reach".to_owned(), grant: None });
+            return Err(Refusal::new("not what this call may reach"));
         }
         let port = Some(443);
         Err(Refusal { reason: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })

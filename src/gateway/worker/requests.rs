@@ -16,10 +16,11 @@ use tokio::time::Sleep;
 
 use super::account::{Allowance, Direction, Entry};
 use super::connection::Connections;
-use super::judge::{Allowed, Refusal};
+use super::judge::Allowed;
 use super::stack::{CellStream, Ready, lock};
 use super::traffic::{CellTraffic, ConnectionRecord, audit_line};
 use crate::intercept::RequestEvents;
+use crate::refusal::Refusal;
 
 impl Connections {
     /// Judges and relays the requests of a connection until either side ends it.
@@ -182,8 +183,7 @@ impl Events {
 }
 
 impl RequestEvents for Events {
-    fn denied(&self, request: &str, reason: &str, grant: Option<&str>) {
-        let refusal = Refusal { reason: reason.to_owned(), grant: grant.map(str::to_owned) };
+    fn denied(&self, request: &str, refusal: Refusal) {
         lock(&self.traffic.account).count_denied(self.call, request.to_owned(), refusal);
         self.audit(request, ConnectionEnd::Denied);
     }

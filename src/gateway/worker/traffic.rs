@@ -13,11 +13,12 @@ use sys::socket::send_bytes;
 use tokio::io::unix::AsyncFd;
 
 use super::account::{Account, Entry};
-use super::judge::{Judge, Refusal};
+use super::judge::Judge;
 use super::sockets::SocketSource;
 use super::stack::{Link, lock};
 use super::unsent::Unsent;
 use crate::cells::CurrentCall;
+use crate::refusal::Refusal;
 
 /// Total time in which a frame for the gateway must find room on the link. The supervisor waits 200
 /// ms.

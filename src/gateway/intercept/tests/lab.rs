@@ -25,6 +25,7 @@ use crate::intercept::{
     ByteStream, CellInterception, InterceptAuthority, Intercepted, Interception, PinnedRule,
     RequestEvents, RequestRule, SecretValue,
 };
+use crate::refusal::Refusal;
 
 pub(super) const SEED: [u8; 16] = *b"0123456789abcdef";
 pub(super) const SECRET: &str = "ghp_Real/Value+42";
@@ -44,8 +45,8 @@ pub(super) struct Seen {
 pub(super) struct RecordedEvents(pub(super) Mutex<Vec<String>>);
 
 impl RequestEvents for RecordedEvents {
-    fn denied(&self, request: &str, reason: &str, _: Option<&str>) {
-        self.0.lock().expect("no panic").push(format!("{request}; {reason}"));
+    fn denied(&self, request: &str, refusal: Refusal) {
+        self.0.lock().expect("no panic").push(format!("{request}; {}", refusal.reason));
     }
 
     fn answered(&self, request: &str, status: u16) {
