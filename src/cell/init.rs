@@ -34,7 +34,7 @@ use sys::process::{self, Dumpable, End, Reaped, Used};
 use sys::socket::{self, PacketWait};
 use sys::{Result, mount};
 
-use background::{BackgroundJobs, EndedJob};
+use background::{BackgroundJobs, Job};
 use children::Children;
 use input::InputQueries;
 use open_files::{Bounds, OpenFiles};
@@ -406,7 +406,7 @@ impl Init<'_> {
     }
 
     /// Reports the end of a background job, and drops the request about its input.
-    fn report_job(&mut self, ended: &EndedJob) -> Result<()> {
+    fn report_job(&mut self, ended: &Job) -> Result<()> {
         self.inputs.remove(ended.input);
         self.send(FromInit::JobEnded(ended.report(self.counts().denied)))
     }

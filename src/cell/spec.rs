@@ -46,21 +46,9 @@ impl CellSpec<'_> {
         let received =
             socket::receive(self.control, &mut buffer, PacketWait::Yes).at(Step::Link)?;
         let bytes = buffer.get(..received.bytes).unwrap_or_default();
-        match report::decode::<ToInit>(bytes).at(Step::Link)? {
-            ToInit::Mapped => Ok(()),
-            ToInit::Seal
-            | ToInit::Watch { .. }
-            | ToInit::Terminate
-            | ToInit::Interrupt { .. }
-            | ToInit::End
-            | ToInit::LookAtShell(_)
-            | ToInit::Confirm
-            | ToInit::ShellDirectory
-            | ToInit::Follow { .. }
-            | ToInit::Signal { .. }
-            | ToInit::SignalJob { .. }
-            | ToInit::AskInput { .. }
-            | ToInit::Look(_) => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
+        match report::decode::<ToInit>(bytes).at(Step::Link)? == ToInit::Mapped {
+            true => Ok(()),
+            false => Err(StepFailed { step: Step::Link, errno: Errno::EPROTO }),
         }
     }
 }

@@ -16,32 +16,24 @@ const MAX_REMEMBERED: usize = 64;
 /// The followed jobs, and the processes that init reaped last.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundJobs {
-    followed: Vec<FollowedJob>,
+    followed: Vec<Job>,
     reaped: VecDeque<Reaped>,
 }
 
+/// A job, followed until its end.
 #[derive(Debug)]
-struct FollowedJob {
+pub(super) struct Job {
     pid: u32,
-    input: Option<InputFile>,
+    pub input: Option<InputFile>,
     /// Processes that were sent a signal. A job counts as ended only once all of them have ended
     /// too.
     signalled: BTreeSet<u32>,
-    /// The end of the job's leader.
-    reaped: Option<Reaped>,
-}
-
-/// The end of a background job.
-#[derive(Debug)]
-pub(super) struct EndedJob {
-    pid: u32,
-    pub input: Option<InputFile>,
     /// The end of the job's leader, if init has seen it.
     reaped: Option<Reaped>,
 }
 
-impl EndedJob {
-    /// Makes the report to the supervisor, with the cell's number of denied calls.
+impl Job {
+    /// Reports the end to the supervisor, with the cell's number of denied calls.
     pub(super) fn report(&self, denied: u16) -> ReapedJob {
         let Used { user_us, system_us, max_rss } =
             self.reaped.map(|reaped| reaped.used).unwrap_or_default();
@@ -52,16 +44,17 @@ impl EndedJob {
 }
 
 impl BackgroundJobs {
-    /// Follows a job until its end; returns the end if it has ended already.
-    pub(super) fn follow(&mut self, pid: u32, input: Option<InputFile>) -> Option<EndedJob> {
+    /// Follows a job until its end; returns the job if it has ended already.
+    pub(super) fn follow(&mut self, pid: u32, input: Option<InputFile>) -> Option<Job> {
         let ended = self.reaped.iter().rposition(|reaped| is(reaped, pid));
         let reaped = ended.and_then(|index| self.reaped.remove(index));
         // A process that has ended but is not reaped yet counts as running.
-        if reaped.is_some() || !job::runs(pid) {
-            return Some(EndedJob { pid, input, reaped });
+        let is_over = reaped.is_some() || !job::runs(pid);
+        let job = Job { pid, input, signalled: BTreeSet::new(), reaped };
+        if is_over {
+            return Some(job);
         }
-        let signalled = BTreeSet::new();
-        self.followed.push(FollowedJob { pid, input, signalled, reaped: None });
+        self.followed.push(job);
         None
     }
 
@@ -80,16 +73,13 @@ impl BackgroundJobs {
 
     /// Removes and returns the jobs that have ended. Reads all processes only if a job was sent a
     /// signal.
-    pub(super) fn take_ended(&mut self, shell: u32) -> Vec<EndedJob> {
-        let is_over = |job: &mut FollowedJob| {
+    pub(super) fn take_ended(&mut self, shell: u32) -> Vec<Job> {
+        let is_over = |job: &mut Job| {
             job.reaped.is_some()
                 && (job.signalled.is_empty()
                     || job::none_remain(|all| led_by(all, &job.signalled, shell)))
         };
-        let ended = self.followed.extract_if(.., is_over);
-        ended
-            .map(|FollowedJob { pid, input, reaped, .. }| EndedJob { pid, input, reaped })
-            .collect()
+        self.followed.extract_if(.., is_over).collect()
     }
 
     /// Sends a signal to the processes of a job.

@@ -142,52 +142,24 @@ impl<'a> NameGuard<'a> {
 
     /// Returns true if no directory of this name must be made here, or if this is uncertain.
     pub(crate) fn is_guarded_directory(&self, spot: &Spot) -> Result<bool> {
-        if names::is_one_of(self.also, spot.name()) {
+        let is_info = NameClass::classify(spot.name()) == NameClass::Info;
+        if !is_info || names::is_one_of(self.also, spot.name()) || self.is_free(&spot.parent)? {
             return self.is_guarded(spot);
         }
-        match NameClass::classify(spot.name()) {
-            NameClass::Info if !self.is_free(&spot.parent)? => {
-                let mut buffer = [0; 4096];
-                let directory = self.path(&spot.parent, &mut buffer)?;
-                Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
-            }
-            NameClass::Plain
-            | NameClass::Obeyed
-            | NameClass::Head { .. }
-            | NameClass::Part
-            | NameClass::Commondir
-            | NameClass::Objects
-            | NameClass::Attributes
-            | NameClass::Holder
-            | NameClass::OldRemotes
-            | NameClass::Info => self.is_guarded(spot),
-        }
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
     }
 
     /// Returns true if the file here must not be written to. Its read-only mount disappears if the
     /// host replaces the file after the grant, as git does with its configuration. A HEAD by itself
     /// names no program to run.
     pub fn keeps(&self, spot: &Spot) -> Result<bool> {
-        if names::is_one_of(self.also, spot.name()) {
+        let is_head = matches!(NameClass::classify(spot.name()), NameClass::Head { .. });
+        if !is_head || names::is_one_of(self.also, spot.name()) || self.is_free(&spot.parent)? {
             return self.is_guarded(spot);
         }
-        match NameClass::classify(spot.name()) {
-            NameClass::Head { .. } if !self.is_free(&spot.parent)? => {
-                let mut buffer = [0; 4096];
-                let directory = self.path(&spot.parent, &mut buffer)?;
-                self.is_within(spot, directory)
-            }
-            NameClass::Plain
-            | NameClass::Obeyed
-            | NameClass::Head { .. }
-            | NameClass::Part
-            | NameClass::Commondir
-            | NameClass::Objects
-            | NameClass::Attributes
-            | NameClass::Holder
-            | NameClass::OldRemotes
-            | NameClass::Info => self.is_guarded(spot),
-        }
+        self.is_within(spot, self.path(&spot.parent, &mut [0; 4096])?)
     }
 
     /// Returns true if an open file must not be written to, according to its current name.
