@@ -8,10 +8,10 @@ mod granted_sockets;
 mod locks;
 mod mediated;
 mod names;
-mod names_anew;
 mod nested;
 mod parts;
 mod raced;
+mod recreated_names;
 #[path = "../sessions/server.rs"]
 #[allow(
     dead_code,
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             ("workspace", workspace::CLAIMS),
             ("caches", caches::CLAIMS),
             ("names", names::CLAIMS),
-            ("names_anew", names_anew::CLAIMS),
+            ("recreated_names", recreated_names::CLAIMS),
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),
