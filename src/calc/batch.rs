@@ -59,8 +59,8 @@ impl Shared {
     /// [`Shared::read`] consumes.
     fn program(&self) -> String {
         let evaluation = match self.scales {
-            None => self.text.at(0),
-            Some((low, high)) => self.text.at_both(low, high),
+            None => self.text.program_at(0),
+            Some((low, high)) => self.text.program_at_both(low, high),
         };
         format!("{evaluation}print \"@\"\n")
     }

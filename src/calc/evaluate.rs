@@ -153,12 +153,12 @@ impl Text {
     }
 
     /// Returns the program that evaluates the text at a scale, and may request a higher one.
-    pub(super) fn at(&self, scale: u32) -> String {
-        self.at_with_digits(scale, self.digits)
+    pub(super) fn program_at(&self, scale: u32) -> String {
+        self.program_with_digits(scale, self.digits)
     }
 
-    /// Returns the same as [`Text::at`]; with 0 `digits`, the size of values requests no higher scale.
-    fn at_with_digits(&self, scale: u32, digits: u32) -> String {
+    /// Returns the same as [`Text::program_at`]; with 0 `digits`, the size of values requests no higher scale.
+    fn program_with_digits(&self, scale: u32, digits: u32) -> String {
         let Self { text, decimals, .. } = self;
         match self.arithmetic {
             Arithmetic::Fixed => format!("scale={scale}\n{text}\n"),
@@ -170,8 +170,8 @@ impl Text {
 
     /// Returns the program for two scales. It prints a mark between them that no expression can
     /// print.
-    pub(super) fn at_both(&self, low: u32, high: u32) -> String {
-        format!("{}print \"@\"\n{}", self.at_with_digits(low, 0), self.at(high))
+    pub(super) fn program_at_both(&self, low: u32, high: u32) -> String {
+        format!("{}print \"@\"\n{}", self.program_with_digits(low, 0), self.program_at(high))
     }
 }
 
@@ -191,7 +191,7 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     /// Returns the last line printed at `scale`, in normal form if it is a decimal number.
     pub(super) async fn printed(&mut self, scale: u32) -> Result<String, CalcError> {
         // Doubts are not marked, as there is no second evaluation to resolve them.
-        let program = format!("{}cofferdam_raw=1\n{}", self.prelude, self.text.at(scale));
+        let program = format!("{}cofferdam_raw=1\n{}", self.prelude, self.text.program_at(scale));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         if let Some(fault) = errors.into_iter().chain(warnings).next() {
@@ -201,8 +201,8 @@ impl<'run, E: Evaluate> Readings<'run, E> {
         Ok(Decimal::parse(line).map_or_else(|| line.to_owned(), |number| number.to_string()))
     }
 
-    pub(super) async fn one(&mut self, scale: u32) -> Result<Reading, CalcError> {
-        let program = format!("{}{}", self.prelude, self.text.at(scale));
+    pub(super) async fn reading_at(&mut self, scale: u32) -> Result<Reading, CalcError> {
+        let program = format!("{}{}", self.prelude, self.text.program_at(scale));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         self.reading(&run.stdout, errors.into_iter().chain(warnings).next())
@@ -211,9 +211,9 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     /// Evaluates at two scales, in one process if the evaluations cannot affect each other.
     pub(super) async fn pair(&mut self, low: u32, high: u32) -> Result<[Reading; 2], CalcError> {
         if self.shape != Shape::Pure {
-            return Ok([self.one(low).await?, self.one(high).await?]);
+            return Ok([self.reading_at(low).await?, self.reading_at(high).await?]);
         }
-        let program = format!("{}{}", self.prelude, self.text.at_both(low, high));
+        let program = format!("{}{}", self.prelude, self.text.program_at_both(low, high));
         let run = self.run(program).await?;
         let (errors, warnings) = self.faults(&run.stderr);
         let mut faults = errors.into_iter().chain(warnings);

@@ -345,7 +345,7 @@ async fn evaluate_until_agreed<E: Evaluate>(
             break;
         }
         let further = if low == pair.high {
-            readings.one(high).await.map(|fine| [pair.fine.clone(), fine])
+            readings.reading_at(high).await.map(|fine| [pair.fine.clone(), fine])
         } else {
             readings.pair(low, high).await
         };

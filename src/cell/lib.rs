@@ -1,10 +1,11 @@
 //! The cell that one call runs in, and the processes that set it up.
 //!
 //! Read `enter` first: it has the steps in the order in which they must come. `spec` lists the
-//! parts that a cell is made from. Each layer has a file: `ids`, `proc`, `mounts`, `limits`, `cgroup`, `fds`, `caps`, `landlock`, `seccomp`,
-//! `mediate`; `bare` has the tier without namespaces. `init` is pid 1 of the cell, `payload` the
-//! process that becomes the program, and `measure` checks both from outside. `report` defines their
-//! messages to the supervisor. `confine` has the walls of our processes that run no cell.
+//! parts that a cell is made from. Each layer has a file: `ids`, `proc`, `mounts`, `limits`,
+//! `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `mediate`; `bare` has the tier without
+//! namespaces. `init` is pid 1 of the cell, `payload` the process that becomes the program, and
+//! `measure` checks both from outside. `report` defines their messages to the supervisor.
+//! `proc_files` reads procfs. `confine` has the walls of our processes that run no cell.
 //!
 //! *Invariant:* between clone and exec there are only system calls. Everything of variable length
 //! is in the [`Design`] or [`Shared`] before the clone.

@@ -235,10 +235,10 @@ fn assemble(
     let mut program = vec![
         step(LOAD, ARCHITECTURE),
         branch(IF_EQUAL, ARCH, 1, 0),
-        give(foreign),
+        returning(foreign),
         step(LOAD, NUMBER),
         branch(IF_GREATER_OR_EQUAL, X32, 0, 1),
-        give(x32),
+        returning(x32),
     ];
     program.extend(tree(ranges, otherwise));
     let program = shorten::shorten(&program).ok_or(Errno::EINVAL)?;
@@ -297,9 +297,9 @@ fn push<'a>(ranges: &mut Vec<Range<'a>>, first: u32, leaf: Leaf<'a>) {
 /// Builds a balanced tree of comparisons over `ranges`; the accumulator holds the number.
 fn tree(ranges: &[Range<'_>], otherwise: Action) -> Vec<Instruction> {
     match ranges {
-        [] => vec![give(otherwise)],
+        [] => vec![returning(otherwise)],
         [one] => match one.leaf {
-            Leaf::Give(action) => vec![give(action)],
+            Leaf::Give(action) => vec![returning(action)],
             Leaf::When(alternatives, probe) => {
                 let quiet = probe.iter().flat_map(|probe| {
                     probe.when.iter().map(|tests| (tests, Action::Errno(probe.errno)))
@@ -341,7 +341,7 @@ fn conditions<'t>(
     let mut program = Vec::new();
     for (tests, action) in cases {
         // Built backwards: a failed test jumps over the rest of its list.
-        let mut rest = vec![give(action)];
+        let mut rest = vec![returning(action)];
         for test in tests.iter().rev() {
             let mut block = compare(test);
             block.push(step(JUMP, length(&rest)));
@@ -350,7 +350,7 @@ fn conditions<'t>(
         }
         program.extend(rest);
     }
-    program.push(give(otherwise));
+    program.push(returning(otherwise));
     program
 }
 
@@ -418,7 +418,7 @@ fn branch(code: u16, k: u32, jt: u8, jf: u8) -> Instruction {
     Instruction { code, jt, jf, k }
 }
 
-fn give(action: Action) -> Instruction {
+fn returning(action: Action) -> Instruction {
     step(RETURN, action.value())
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::corpus::{Attack, Class, Network};
 use super::judge::{
-    self, AttackVerdict, ControlResult, Isolation, Memory, OuterFilter, Seen, Target,
+    self, AttackVerdict, ControlResult, Isolation, Memory, Observed, OuterFilter, Target,
 };
 use super::launch::{Bench, PRIVATE};
 use super::resources;
@@ -217,7 +217,7 @@ fn observe(
     bench: &Bench,
     probe: &Attack,
     run: impl Fn(&Stage) -> std::io::Result<Ran>,
-) -> std::io::Result<(Seen, Option<String>)> {
+) -> std::io::Result<(Observed, Option<String>)> {
     let mut stage = Stage::new(probe, &bench.helper)?;
     let ran = run(&stage)?;
     let hits = stage.hits(probe, &ran);
@@ -229,5 +229,5 @@ fn observe(
         let reason = format!("the servers did not end by themselves: {}", ran.summary());
         return Err(std::io::Error::other(reason));
     }
-    Ok((Seen { ran, hits }, unseen))
+    Ok((Observed { ran, hits }, unseen))
 }

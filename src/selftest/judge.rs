@@ -19,7 +19,7 @@ pub enum Target {
 
 /// Result of running an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct Observed {
     pub ran: Ran,
     /// Effects on targets outside of the sandbox, one sentence each.
     pub hits: Vec<String>,
@@ -145,7 +145,7 @@ pub fn not_applicable(
 }
 
 /// Decides whether the control proved that the attack works without a sandbox.
-pub fn shown(probe: &Attack, control: &Seen, outer: OuterFilter) -> ControlResult {
+pub fn shown(probe: &Attack, control: &Observed, outer: OuterFilter) -> ControlResult {
     let said = control.ran.said();
     let is_held_output =
         is_held(&probe.held, &control.ran) || is_held(&probe.elsewhere, &control.ran);
@@ -207,7 +207,7 @@ pub fn verdict(
     probe: &Attack,
     target: &Target,
     shown: ControlResult,
-    seen: &Seen,
+    seen: &Observed,
 ) -> AttackVerdict {
     if let [first, ..] = seen.hits.as_slice() {
         return AttackVerdict::Breach { seen: first.clone() };
@@ -241,7 +241,7 @@ pub fn verdict(
 /// Returns true if a filter around this process, such as a container engine's, gives the same
 /// answer without the sandbox. If two filters refuse a call, the kernel may use the outer one's
 /// errno, so that the result says nothing about ours.
-fn is_answered_first(probe: &Attack, shown: &ControlResult, seen: &Seen) -> bool {
+fn is_answered_first(probe: &Attack, shown: &ControlResult, seen: &Observed) -> bool {
     match shown {
         ControlResult::FilteredHere { said } => {
             said == seen.ran.said() && is_held(&probe.elsewhere, &seen.ran)

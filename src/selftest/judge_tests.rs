@@ -42,7 +42,7 @@ fn probe() -> Attack {
     }
 }
 
-fn seen(said: &str, code: i32) -> Seen {
+fn seen(said: &str, code: i32) -> Observed {
     let ran = Ran {
         stdout: format!("{said}\n"),
         stderr: String::new(),
@@ -52,7 +52,7 @@ fn seen(said: &str, code: i32) -> Seen {
         end: RunEnd::Own,
         group: 0,
     };
-    Seen { ran, hits: Vec::new() }
+    Observed { ran, hits: Vec::new() }
 }
 
 fn other() -> Target {

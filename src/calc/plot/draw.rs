@@ -28,8 +28,8 @@ pub(super) fn drawn(plot: &Plot, from: f64, to: f64, values: &[Option<f64>]) -> 
     let (bottom, top) = shown(&sorted, lowest, highest);
     let rows = Rows { bottom, top, last: plot.height.saturating_sub(1) };
     let points: Vec<Option<u16>> =
-        values.iter().map(|value| value.and_then(|value| rows.of(value))).collect();
-    let zero = rows.of(0.0);
+        values.iter().map(|value| value.and_then(|value| rows.row_of(value))).collect();
+    let zero = rows.row_of(0.0);
     let columns = f64::from(plot.width.saturating_sub(1));
     let origin = (from <= 0.0 && to >= 0.0).then(|| nearest(-from / (to - from) * columns));
 
@@ -106,7 +106,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn of(&self, value: f64) -> Option<u16> {
+    fn row_of(&self, value: f64) -> Option<u16> {
         let inside = value >= self.bottom && value <= self.top;
         let part = (self.top - value) / (self.top - self.bottom);
         inside.then(|| nearest(part * f64::from(self.last)))

@@ -46,7 +46,7 @@ impl Job {
 impl BackgroundJobs {
     /// Follows a job until its end; returns the job if it has ended already.
     pub(super) fn follow(&mut self, pid: u32, input: Option<InputFile>) -> Option<Job> {
-        let ended = self.reaped.iter().rposition(|reaped| is(reaped, pid));
+        let ended = self.reaped.iter().rposition(|reaped| has_pid(reaped, pid));
         let reaped = ended.and_then(|index| self.reaped.remove(index));
         // A process that has ended but is not reaped yet counts as running.
         let is_over = reaped.is_some() || !job::runs(pid);
@@ -60,7 +60,7 @@ impl BackgroundJobs {
 
     /// Records a reaped process.
     pub(super) fn record_reaped(&mut self, reaped: Reaped) {
-        match self.followed.iter_mut().find(|job| is(&reaped, job.pid)) {
+        match self.followed.iter_mut().find(|job| has_pid(&reaped, job.pid)) {
             Some(job) => job.reaped = Some(reaped),
             None => {
                 if self.reaped.len() >= MAX_REMEMBERED {
@@ -94,7 +94,7 @@ impl BackgroundJobs {
     }
 }
 
-fn is(reaped: &Reaped, pid: u32) -> bool {
+fn has_pid(reaped: &Reaped, pid: u32) -> bool {
     u32::try_from(reaped.pid) == Ok(pid)
 }
 

@@ -28,7 +28,7 @@ use sys::process;
 use files::private_files;
 use lineage::{Lineage, Relation};
 use maps::{Mappings, Process, Progress};
-use processes::{CellProcfs, Listing, Look, PF_FORKNOEXEC, Seen, kilobytes};
+use processes::{CellProcfs, Listing, Look, PF_FORKNOEXEC, ProcessStatus, kilobytes};
 use shared::{SharedMemory, processor_time};
 
 /// Minimum time between two looks, so that they do not slow a large cell.
@@ -145,7 +145,8 @@ impl Watch {
         let hides = self.hides(&unclear, &seen);
         // Without its own mounts the cell's files are on a disk.
         let files = if self.procfs.domain.is_none() { private_files() } else { 0 };
-        let kernel = files + self.sockets() + seen.iter().map(Seen::descriptor_bytes).sum::<u64>();
+        let kernel =
+            files + self.sockets() + seen.iter().map(ProcessStatus::descriptor_bytes).sum::<u64>();
         let resident: u64 = seen.iter().map(|process| process.resident).sum();
         let known = kernel.saturating_add(resident).saturating_add(self.mappings.bytes());
         let processes = self.with_depths(&seen);
@@ -232,8 +233,9 @@ impl Watch {
     }
 
     /// Returns the processes with memory, each with its depth.
-    fn with_depths(&mut self, seen: &[Seen]) -> Vec<Process> {
-        let relation = |seen: &Seen| Relation { pid: seen.process.pid, parent: seen.parent };
+    fn with_depths(&mut self, seen: &[ProcessStatus]) -> Vec<Process> {
+        let relation =
+            |seen: &ProcessStatus| Relation { pid: seen.process.pid, parent: seen.parent };
         let mut lineage = std::mem::take(&mut self.lineage);
         // Reads the flags of the first thread, even if it has ended: all other threads are made with the flag. A
         // process without readable flags counts as one that has executed nothing.
@@ -243,8 +245,8 @@ impl Watch {
         });
         self.lineage = lineage;
         let with_memory = seen.iter().filter(|seen| seen.has_memory());
-        let process = |seen: &Seen| Process {
-            depth: self.lineage.of(seen.process.pid),
+        let process = |seen: &ProcessStatus| Process {
+            depth: self.lineage.depth_of(seen.process.pid),
             ..seen.process.clone()
         };
         with_memory.map(process).collect()
@@ -252,7 +254,7 @@ impl Watch {
 
     /// Charges each exiting process with its memory at the last look that read it, and remembers the memory
     /// of the others. Returns the processes that seemed to exit but have made threads since.
-    fn recall(&mut self, seen: &mut [Seen], now: Instant) -> Vec<i32> {
+    fn recall(&mut self, seen: &mut [ProcessStatus], now: Instant) -> Vec<i32> {
         let mut before = std::mem::take(&mut self.last);
         let mut mistaken = Vec::new();
         for one in seen {
@@ -281,7 +283,7 @@ impl Watch {
 
     /// Counts the looks that could not read the memory of a process. Returns true if there were more than an
     /// exit can explain.
-    fn hides(&mut self, unclear: &[i32], seen: &[Seen]) -> bool {
+    fn hides(&mut self, unclear: &[i32], seen: &[ProcessStatus]) -> bool {
         self.unclear = if unclear.is_empty() { 0 } else { self.unclear.saturating_add(1) };
         // A process that hides may look like an exiting one at times, which must not reset its count.
         let is_ending =
@@ -296,7 +298,7 @@ impl Watch {
 
     /// Returns the bytes of kernel memory and of processes, and counts pages once that several processes
     /// share. Stops once the sum exceeds the limit.
-    fn with_shares(&mut self, kernel: u64, seen: &[Seen]) -> u64 {
+    fn with_shares(&mut self, kernel: u64, seen: &[ProcessStatus]) -> u64 {
         let mut used = kernel;
         let until = processor_time().map(|now| now + SHARES_BUDGET);
         for process in seen {
@@ -324,10 +326,10 @@ impl Watch {
     /// Returns the bytes of a process, with its proportional share of shared pages and all of its page
     /// tables. Returns the whole size if the process made itself non-dumpable, so that its shares cannot be
     /// read, or if that would take too long.
-    fn by_share(&self, process: &Seen, seen: &[Seen]) -> Share {
+    fn by_share(&self, process: &ProcessStatus, seen: &[ProcessStatus]) -> Share {
         let Process { pid, directory, .. } = &process.process;
         let tables = (self.limit / MEASURED_TABLES_DIVISOR).max(MIN_MEASURED_TABLES);
-        if self.mappings.of(*pid) > MAX_MEASURED_MAPPINGS || process.tables > tables {
+        if self.mappings.count_of(*pid) > MAX_MEASURED_MAPPINGS || process.tables > tables {
             return self.whole(process, seen);
         }
         let mut buffer = [0; 4096];
@@ -342,7 +344,7 @@ impl Watch {
     }
 
     /// Returns the current bytes of a process, with shared pages in full; 0 for one that has ended.
-    fn whole(&self, process: &Seen, seen: &[Seen]) -> Share {
+    fn whole(&self, process: &ProcessStatus, seen: &[ProcessStatus]) -> Share {
         let pid = process.process.pid;
         let counted = match self.procfs.process(pid, &pid.to_string()) {
             // The process has begun to exit since: the other processes are charged for shared pages now.
@@ -392,7 +394,7 @@ struct Share {
 
 /// Returns the bytes of an exiting process that it shared with no other. If they were never measured, up
 /// to the size of the largest other process may be shared, and is not counted.
-fn by_last_look(process: &Seen, seen: &[Seen]) -> Share {
+fn by_last_look(process: &ProcessStatus, seen: &[ProcessStatus]) -> Share {
     let private = process.ending.as_ref().and_then(|ending| ending.private);
     let others = seen.iter().filter(|other| other.process.pid != process.process.pid);
     let largest = others.map(|other| other.resident).max().unwrap_or(0);
@@ -402,7 +404,7 @@ fn by_last_look(process: &Seen, seen: &[Seen]) -> Share {
 
 /// Returns true if a process shares its parent's memory, which is counted there: a child of vfork(2) does
 /// so until it execs. Returns false if the kernel does not answer.
-fn has_memory_of_parent(process: &Seen, seen: &[Seen]) -> bool {
+fn has_memory_of_parent(process: &ProcessStatus, seen: &[ProcessStatus]) -> bool {
     let pid = process.process.pid;
     let parent = process.parent;
     seen.iter().any(|other| other.process.pid == parent)

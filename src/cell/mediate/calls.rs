@@ -12,7 +12,7 @@ use syscalls::Sysno;
 use super::address::SocketArguments;
 use super::caller::TargetCall;
 use super::handlers::Handlers;
-use super::registers::{at, here, int, low};
+use super::registers::{in_cwd, in_directory, int, low};
 use super::response::{CallError, Response};
 use super::{connect, epoll, inotify};
 use model::profile::calls::number;
@@ -99,49 +99,49 @@ const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
 /// handlers.
 pub static TABLE: [Row; 21] = [
     row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
-        handlers.open(caller, here(a), int(b), low(c))
+        handlers.open(caller, in_cwd(a), int(b), low(c))
     }),
     row("openat", CallGroup::Names, |handlers, caller, &[a, b, c, d, ..]| {
-        handlers.open(caller, at(a, b), int(c), low(d))
+        handlers.open(caller, in_directory(a, b), int(c), low(d))
     }),
     row("creat", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
-        handlers.open(caller, here(a), libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, low(b))
+        handlers.open(caller, in_cwd(a), libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, low(b))
     }),
     row("mkdir", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
-        handlers.directory(caller, here(a), low(b))
+        handlers.directory(caller, in_cwd(a), low(b))
     }),
     row("mkdirat", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
-        handlers.directory(caller, at(a, b), low(c))
+        handlers.directory(caller, in_directory(a, b), low(c))
     }),
     row("mknod", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
-        handlers.node(caller, here(a), low(b), c)
+        handlers.node(caller, in_cwd(a), low(b), c)
     }),
     row("mknodat", CallGroup::Names, |handlers, caller, &[a, b, c, d, ..]| {
-        handlers.node(caller, at(a, b), low(c), d)
+        handlers.node(caller, in_directory(a, b), low(c), d)
     }),
     row("symlink", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
-        handlers.symlink(caller, a, here(b))
+        handlers.symlink(caller, a, in_cwd(b))
     }),
     row("symlinkat", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
-        handlers.symlink(caller, a, at(b, c))
+        handlers.symlink(caller, a, in_directory(b, c))
     }),
     row("link", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
-        handlers.link(caller, here(a), here(b), 0)
+        handlers.link(caller, in_cwd(a), in_cwd(b), 0)
     }),
     row("linkat", CallGroup::Names, |handlers, caller, &[a, b, c, d, e, _]| {
-        handlers.link(caller, at(a, b), at(c, d), int(e))
+        handlers.link(caller, in_directory(a, b), in_directory(c, d), int(e))
     }),
     row("rename", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
-        handlers.rename(caller, here(a), here(b), 0)
+        handlers.rename(caller, in_cwd(a), in_cwd(b), 0)
     }),
     row("renameat", CallGroup::Names, |handlers, caller, &[a, b, c, d, ..]| {
-        handlers.rename(caller, at(a, b), at(c, d), 0)
+        handlers.rename(caller, in_directory(a, b), in_directory(c, d), 0)
     }),
     row("renameat2", CallGroup::Names, |handlers, caller, &[a, b, c, d, e, _]| {
-        handlers.rename(caller, at(a, b), at(c, d), low(e))
+        handlers.rename(caller, in_directory(a, b), in_directory(c, d), low(e))
     }),
     row("truncate", CallGroup::Names, |handlers, caller, &[a, b, ..]| {
-        handlers.truncate(caller, here(a), b.cast_signed())
+        handlers.truncate(caller, in_cwd(a), b.cast_signed())
     }),
     row("umask", CallGroup::Names, |handlers, _, _| Ok(handlers.umask_differs())),
     row("bind", CallGroup::Bind, |handlers, caller, arguments| {
@@ -157,7 +157,7 @@ pub static TABLE: [Row; 21] = [
         epoll::create(&handlers.instances, &handlers.name_guard, int(flags))
     }),
     row("inotify_add_watch", CallGroup::Inotify, |handlers, caller, &[a, b, c, ..]| {
-        inotify::add_watch(handlers, caller, int(a), here(b), low(c))
+        inotify::add_watch(handlers, caller, int(a), in_cwd(b), low(c))
     }),
 ];
 

@@ -8,12 +8,12 @@ pub struct PathArgument {
 }
 
 /// Returns a path argument relative to the current directory.
-pub(super) fn here(text: u64) -> PathArgument {
+pub(super) fn in_cwd(text: u64) -> PathArgument {
     PathArgument { from: libc::AT_FDCWD, text }
 }
 
 /// Returns a path argument relative to a descriptor.
-pub(super) fn at(from: u64, text: u64) -> PathArgument {
+pub(super) fn in_directory(from: u64, text: u64) -> PathArgument {
     PathArgument { from: int(from), text }
 }
 
@@ -34,7 +34,10 @@ mod tests {
 
     #[test]
     fn an_int_is_the_low_half_of_its_register() {
-        assert_eq!(at(0xffff_ffff_ffff_ff9c, 7), PathArgument { from: libc::AT_FDCWD, text: 7 });
+        assert_eq!(
+            in_directory(0xffff_ffff_ffff_ff9c, 7),
+            PathArgument { from: libc::AT_FDCWD, text: 7 }
+        );
         assert_eq!((int(0xdead_beef_0000_0041), low(0xdead_beef_0000_01a4)), (0o101, 0o644));
     }
 }

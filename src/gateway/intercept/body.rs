@@ -109,7 +109,7 @@ impl ScrubbedBody {
     }
 
     /// Returns what remains after the server's body has ended.
-    fn rest(&mut self) -> Option<Frame<Bytes>> {
+    fn last_frame(&mut self) -> Option<Frame<Bytes>> {
         let last_bytes = self.scrubber.finish();
         if !last_bytes.is_empty() {
             return Some(Frame::data(last_bytes));
@@ -145,7 +145,7 @@ impl Body for ScrubbedBody {
                 }
             }
         }
-        Poll::Ready(self.rest().map(Ok))
+        Poll::Ready(self.last_frame().map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -51,24 +51,24 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    fn byte(&mut self) -> Option<usize> {
+    fn read_u8(&mut self) -> Option<usize> {
         self.take(1)?.first().map(|byte| usize::from(*byte))
     }
 
-    fn two(&mut self) -> Option<usize> {
+    fn read_u16(&mut self) -> Option<usize> {
         let bytes: [u8; 2] = self.take(2)?.try_into().ok()?;
         Some(usize::from(u16::from_be_bytes(bytes)))
     }
 
     /// Reads a field with a one-byte length prefix.
     fn short(&mut self) -> Option<Self> {
-        let length = self.byte()?;
+        let length = self.read_u8()?;
         self.take(length).map(Self)
     }
 
     /// Reads a field with a two-byte length prefix.
     fn long(&mut self) -> Option<Self> {
-        let length = self.two()?;
+        let length = self.read_u16()?;
         self.take(length).map(Self)
     }
 }
@@ -84,20 +84,20 @@ fn client_hello(bytes: &[u8]) -> FirstFlight {
                 Err(()) => FirstFlight::Malformed,
             };
         }
-        let Some(kind) = records.byte() else { return FirstFlight::More };
+        let Some(kind) = records.read_u8() else { return FirstFlight::More };
         if kind != 0x16 {
             return FirstFlight::Malformed;
         }
-        match records.byte() {
+        match records.read_u8() {
             None => return FirstFlight::More,
             Some(3) => {}
             Some(_) => return FirstFlight::Malformed,
         }
-        if records.byte().is_none() {
+        if records.read_u8().is_none() {
             return FirstFlight::More;
         }
         let mut ahead = records;
-        match ahead.two() {
+        match ahead.read_u16() {
             None => return FirstFlight::More,
             // Empty handshake records are forbidden; a record has at most 16 KiB.
             Some(length) if length == 0 || length > MAX_BYTES => return FirstFlight::Malformed,
@@ -115,11 +115,11 @@ fn client_hello(bytes: &[u8]) -> FirstFlight {
 /// Returns the body of a ClientHello once it is complete; an error for any other message.
 fn whole(message: &[u8]) -> Option<Result<&[u8], ()>> {
     let mut fields = Fields(message);
-    if fields.byte()? != 1 {
+    if fields.read_u8()? != 1 {
         return Some(Err(()));
     }
-    let high = fields.byte()?;
-    let length = fields.two()?;
+    let high = fields.read_u8()?;
+    let length = fields.read_u16()?;
     if high != 0 || length > MAX_BYTES {
         return Some(Err(()));
     }
@@ -143,13 +143,13 @@ fn server_name(hello: &[u8]) -> Option<Option<String>> {
     }
     let mut name = None;
     while !extensions.0.is_empty() {
-        let kind = extensions.two()?;
+        let kind = extensions.read_u16()?;
         let mut body = extensions.long()?;
         if kind != 0 {
             continue;
         }
         let mut list = body.long()?;
-        let host = (list.byte()? == 0).then(|| list.long())??;
+        let host = (list.read_u8()? == 0).then(|| list.long())??;
         if name.is_some() || !list.0.is_empty() || !body.0.is_empty() {
             return None;
         }

@@ -156,7 +156,7 @@ pub(crate) async fn serve(parts: Parts, seed: u64) -> Result<(), Errno> {
         cell: parts.cell,
         gateway: registered(parts.gateway)?,
         link: Arc::clone(&link),
-        sockets: SocketSource::over(sockets),
+        sockets: SocketSource::new(sockets),
         account: Mutex::new(Account::new(parts.egress.limits, parts.begun.call)),
         judge: Mutex::new(Judge::new(parts.egress)),
         unsent: Unsent::default(),

@@ -87,16 +87,16 @@ pub(crate) enum Body {
     },
 }
 
-fn two(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
+fn two_bytes(bytes: &[u8], at: usize) -> Option<[u8; 2]> {
     bytes.get(at..at.checked_add(2)?)?.try_into().ok()
 }
 
 /// Parses a frame. Returns `None` for a packet that cells may not send.
 pub(crate) fn parse(frame: &[u8]) -> Option<Packet> {
     let offload = *frame.get(1)? & !GSO_ECN;
-    let segment = usize::from(u16::from_ne_bytes(two(frame, 4)?));
+    let segment = usize::from(u16::from_ne_bytes(two_bytes(frame, 4)?));
     let mac: [u8; 6] = frame.get(VNET + 6..VNET + 12)?.try_into().ok()?;
-    let kind = two(frame, VNET + 12)?;
+    let kind = two_bytes(frame, VNET + 12)?;
     let ip = frame.get(HEAD..)?;
     let (source, destination, hops, protocol, header, total) = match kind {
         IPV4 => {
@@ -160,7 +160,7 @@ fn body(
         (IpProtocol::Udp, _) => {
             let (source, destination, length) = if segmented {
                 // The length field covers all the datagrams together, or is zero.
-                let port = |at| two(bytes, at).map(u16::from_be_bytes);
+                let port = |at| two_bytes(bytes, at).map(u16::from_be_bytes);
                 (port(0)?, port(2)?, bytes.len())
             } else {
                 let udp = UdpPacket::new_checked(bytes).ok()?;
@@ -181,8 +181,8 @@ fn body(
             if bytes.get(..2)? != [request, 0] {
                 return None;
             }
-            let ident = u16::from_be_bytes(two(bytes, 4)?);
-            let sequence = u16::from_be_bytes(two(bytes, 6)?);
+            let ident = u16::from_be_bytes(two_bytes(bytes, 4)?);
+            let sequence = u16::from_be_bytes(two_bytes(bytes, 6)?);
             let start = within.start.checked_add(8)?;
             (start <= within.end).then_some(Body::Echo {
                 ident,

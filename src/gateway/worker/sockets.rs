@@ -48,7 +48,7 @@ pub(crate) struct SocketSource(mpsc::Sender<PendingRequest>);
 
 impl SocketSource {
     /// Serves tasks over a link to the gateway. Must run inside the runtime.
-    pub(crate) fn over(link: AsyncFd<OwnedFd>) -> Self {
+    pub(crate) fn new(link: AsyncFd<OwnedFd>) -> Self {
         let (sender, requests) = mpsc::channel(MAX_QUEUED);
         tokio::spawn(serve(link, requests));
         Self(sender)

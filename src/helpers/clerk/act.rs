@@ -44,7 +44,7 @@ fn number(word: &[u8]) -> Result<usize, Refused> {
 fn view(path: &[u8], first: usize, last: usize) -> Result<Done, Refused> {
     let target = path::find(path, Missing::Refused)?;
     if let Some((directory, stat)) = &target.existing
-        && stat.is("directory")
+        && stat.has_kind("directory")
     {
         let listed = list::list(directory)?;
         let done = Done::new().fact("is", "directory").fact("whole", u8::from(listed.is_whole));

@@ -92,7 +92,7 @@ impl Stat {
         }
     }
 
-    pub fn is(&self, kind: &str) -> bool {
+    pub fn has_kind(&self, kind: &str) -> bool {
         self.kind() == kind
     }
 
@@ -179,8 +179,10 @@ pub fn is_writable(path: &[u8]) -> Result<bool, Errno> {
 }
 
 /// Returns true for a file of this type ([`Stat::kind`]); symbolic links are not followed.
-pub fn is(path: &[u8], kind: &str) -> bool {
-    open_from(AT_FDCWD, path, O_PATH).and_then(|file| stat(&file)).is_ok_and(|stat| stat.is(kind))
+pub fn has_kind(path: &[u8], kind: &str) -> bool {
+    open_from(AT_FDCWD, path, O_PATH)
+        .and_then(|file| stat(&file))
+        .is_ok_and(|stat| stat.has_kind(kind))
 }
 
 /// Renames a file by path, replacing any file with the new name.

@@ -125,19 +125,19 @@ fn walk(names: &[Vec<u8>], missing: Missing) -> Result<Step, Refused> {
             (None, Missing::Created) => create(&directory, name)?,
         };
         let (next, stat) = entry;
-        if stat.is("symbolic link") {
+        if stat.has_kind("symbolic link") {
             let text = file::link_text(&next).map_err(opening)?;
             let before = names.get(..at).unwrap_or_default();
             let after = names.get(at + 1..).unwrap_or_default();
             return follow(before, &text, after).map(Step::Link);
         }
-        if !stat.is("directory") {
+        if !stat.has_kind("directory") {
             return Err(Refused::Errno("opening", Errno(20)));
         }
         directory = next;
     }
     match look(&directory, last)? {
-        Some((link, stat)) if stat.is("symbolic link") => {
+        Some((link, stat)) if stat.has_kind("symbolic link") => {
             let text = file::link_text(&link).map_err(opening)?;
             follow(parents, &text, &[]).map(Step::Link)
         }

@@ -48,7 +48,7 @@ pub fn whole(regular: &Regular) -> Result<Vec<u8>, Refused> {
 }
 
 fn is_file(stat: &Stat) -> Result<(), Refused> {
-    if stat.is("file") { Ok(()) } else { Err(Refused::Kind(stat.kind())) }
+    if stat.has_kind("file") { Ok(()) } else { Err(Refused::Kind(stat.kind())) }
 }
 
 /// Writes a file with these bytes and `mode`, or the mode of the regular file that it replaces.

@@ -35,11 +35,11 @@ fn main() -> std::process::ExitCode {
 fn answered(words: &[&CStr]) -> u8 {
     match attempts::attempt(words) {
         Some(answer) => {
-            say(format_args!("{answer}\n"));
+            print(format_args!("{answer}\n"));
             0
         }
         None => {
-            say(format_args!("no attempt\n"));
+            print(format_args!("no attempt\n"));
             2
         }
     }
@@ -47,7 +47,7 @@ fn answered(words: &[&CStr]) -> u8 {
 
 /// Writes to standard output without buffering, so that a line is out even if the process is killed
 /// afterwards.
-fn say(text: fmt::Arguments<'_>) {
+fn print(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 4096], used: 0 };
     // A longer text is cut off, which its reader sees.
     line.write_fmt(text).unwrap_or_default();

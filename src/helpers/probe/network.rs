@@ -115,7 +115,7 @@ pub fn listen(port: usize) -> Option<Answer> {
         |socket| {
             sys::call(calls::BIND, &[socket, sys::address(&address.bytes), address.length])?;
             sys::call(calls::LISTEN, &[socket, 1])?;
-            crate::say(format_args!("listening\n"));
+            crate::print(format_args!("listening\n"));
             let mut wanted = [POLLIN | u64::try_from(socket).unwrap_or(u64::MAX)];
             let time = [2_u64, 0];
             let came =

@@ -171,7 +171,7 @@ impl Child {
                 // Like shells, stays silent about SIGPIPE and requested ends.
                 if ![SIGINT, SIGPIPE, SIGTERM].contains(&usize::from(signal)) {
                     let text = alloc::format!(": was ended by signal {signal}\n");
-                    say(&[name.to_bytes(), text.as_bytes()].concat());
+                    print_error(&[name.to_bytes(), text.as_bytes()].concat());
                 }
                 128 + signal
             }
@@ -195,12 +195,12 @@ pub fn refused(name: &CStr, errno: Errno) -> u8 {
         Errno::NOENT => (NOT_FOUND, "no such file, or its interpreter is missing".into()),
         errno => (NOT_EXECUTED, alloc::format!("cannot be executed: {errno}")),
     };
-    say(&[name.to_bytes(), b": ", reason.as_bytes(), b"\n"].concat());
+    print_error(&[name.to_bytes(), b": ", reason.as_bytes(), b"\n"].concat());
     code
 }
 
 /// Writes to standard error. A failure does not matter, as the exit code reports the same.
-fn say(text: &[u8]) {
+fn print_error(text: &[u8]) {
     file::write_all(2, text).unwrap_or_default();
 }
 
@@ -228,5 +228,7 @@ fn is_plain(path: &[u8]) -> bool {
     let is_below = path.strip_prefix(PROJECT).is_some_and(|rest| rest.starts_with(b"/"));
     let ends = path.iter().enumerate().skip(PROJECT.len() + 1).filter(|(_, byte)| **byte == b'/');
     let mut folders = ends.filter_map(|(at, _)| path.get(..at));
-    is_below && folders.all(|folder| file::is(folder, "directory")) && file::is(path, "file")
+    is_below
+        && folders.all(|folder| file::has_kind(folder, "directory"))
+        && file::has_kind(path, "file")
 }

@@ -105,7 +105,7 @@ impl Input {
             match self.read.iter().position(|byte| *byte == b'\n') {
                 Some(end) => break end,
                 None if self.read.len() > MAX_HEAD_BYTES => return Err(Errno::INVAL),
-                None => self.more()?,
+                None => self.read_more()?,
             }
         };
         let line: Vec<u8> = self.read.drain(..=end).collect();
@@ -121,18 +121,18 @@ impl Input {
     /// Reads exactly `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<Vec<u8>, Errno> {
         while self.read.len() < count {
-            self.more()?;
+            self.read_more()?;
         }
         Ok(self.read.drain(..count).collect())
     }
 
     /// Returns the bytes read after those that were taken.
-    pub fn rest(self) -> Vec<u8> {
+    pub fn into_rest(self) -> Vec<u8> {
         self.read
     }
 
     /// Reads available bytes. The end of the input is an error here, as all of it is required.
-    fn more(&mut self) -> Result<(), Errno> {
+    fn read_more(&mut self) -> Result<(), Errno> {
         let mut room = [0; READ_BYTES];
         loop {
             match sys::read(0, &mut room) {

@@ -100,7 +100,7 @@ fn run(words: &[&CStr]) -> Result<(), Errno> {
         child::ignore_term()?;
         match launch.start(&environment, Streams::open(&files)?) {
             Ok(child) => {
-                Listener::new(&environment).wait(&child, input.rest())?;
+                Listener::new(&environment).wait(&child, input.into_rest())?;
                 child.code(launch.name())?
             }
             Err(errno) => child::refused(launch.name(), errno),

@@ -56,7 +56,7 @@ impl Lineage {
     }
 
     /// Returns the depth of a process at the last look.
-    pub(super) fn of(&self, pid: i32) -> Depth {
+    pub(super) fn depth_of(&self, pid: i32) -> Depth {
         self.lines.get(&pid).map_or(Depth::default(), |line| line.depth())
     }
 
@@ -133,7 +133,7 @@ mod tests {
         let relations =
             processes.iter().map(|(pid, parent)| Relation { pid: *pid, parent: *parent });
         lineage.update(relations.collect(), |pid| executed.contains(&pid));
-        let Depth { known, possible } = lineage.of(process);
+        let Depth { known, possible } = lineage.depth_of(process);
         (known, possible)
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let mut lineage = begun();
         assert_eq!(look(&mut lineage, &CHAIN, &[], 5), (3, 3));
         assert_eq!(look(&mut lineage, &CHAIN, &[4], 4), (0, 0));
-        assert_eq!(lineage.of(5), Depth { known: 3, possible: 3 });
+        assert_eq!(lineage.depth_of(5), Depth { known: 3, possible: 3 });
         let with_child = [CHAIN.as_slice(), &[(6, 4)]].concat();
         assert_eq!(look(&mut lineage, &with_child, &[], 6), (1, 1));
         // The child may have been forked before.

@@ -94,7 +94,7 @@ impl Mappings {
     }
 
     /// Returns the number of mappings of one process, as far as they were counted.
-    pub(crate) fn of(&self, pid: i32) -> u64 {
+    pub(crate) fn count_of(&self, pid: i32) -> u64 {
         self.processes.get(&pid).map_or(0, Known::mappings)
     }
 

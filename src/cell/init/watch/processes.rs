@@ -32,7 +32,7 @@ const KILL: u64 = 1 << 8;
 /// Result of one look at all processes of a cell.
 #[derive(Debug)]
 pub(super) struct Listing {
-    pub seen: Vec<Seen>,
+    pub seen: Vec<ProcessStatus>,
     /// Living processes whose memory could not be read.
     pub unclear: Vec<i32>,
 }
@@ -49,7 +49,7 @@ pub(super) struct Ending {
 /// Result of reading one process.
 #[derive(Debug)]
 pub(super) enum Look {
-    Seen(Seen),
+    Seen(ProcessStatus),
     /// The process has ended, and has no memory.
     Gone,
     /// The process lives, but its memory could not be read.
@@ -58,7 +58,7 @@ pub(super) enum Look {
 
 /// Values of a process, as its status shows them.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ProcessStatus {
     pub process: Process,
     /// Bytes of memory, including shared pages and page tables.
     pub resident: u64,
@@ -77,7 +77,7 @@ pub(super) struct Seen {
     pub ending: Option<Ending>,
 }
 
-impl Seen {
+impl ProcessStatus {
     /// Returns true if its memory counts: it has some, or is about to free it.
     pub(super) fn has_memory(&self) -> bool {
         self.process.size > 0 || self.ending.is_some()
@@ -139,7 +139,7 @@ impl CellProcfs {
                 // The kernel frees the memory of a process before it makes a zombie of it.
                 let threads = BTreeSet::from([pid]);
                 let ending = (!seen.is_zombie).then_some(Ending { threads, ..Ending::default() });
-                return Look::Seen(Seen { ending, ..seen });
+                return Look::Seen(ProcessStatus { ending, ..seen });
             }
             let threads = self.threads(directory);
             // The last in the list was made last, and most likely still lives.
@@ -155,7 +155,7 @@ impl CellProcfs {
             }
             if are_ending && self.has_no_other(pid, directory, &threads) {
                 let threads = threads.into_iter().collect();
-                return Look::Seen(Seen {
+                return Look::Seen(ProcessStatus {
                     ending: Some(Ending { threads, ..Ending::default() }),
                     ..seen
                 });
@@ -176,7 +176,7 @@ impl CellProcfs {
         let path = format!("{directory}/task/{thread}");
         match self.status(pid, &path) {
             Look::Seen(seen) if seen.process.size == 0 && !seen.is_exiting => {
-                Look::Seen(Seen { is_exiting: self.is_exiting(&path), ..seen })
+                Look::Seen(ProcessStatus { is_exiting: self.is_exiting(&path), ..seen })
             }
             other @ (Look::Seen(_) | Look::Gone | Look::Unclear) => other,
         }
@@ -219,7 +219,7 @@ impl CellProcfs {
             Err(_) => return Look::Unclear,
         };
         let bytes = |names: &[&[u8]]| kilobytes(text, names).saturating_mul(1024);
-        Look::Seen(Seen {
+        Look::Seen(ProcessStatus {
             process: Process {
                 pid,
                 directory: directory.to_owned(),

@@ -321,7 +321,7 @@ fn ancestors_that_no_look_has_found_are_charged_up_to_what_the_host_has_more() -
     fs::write(procfs.process().join("status"), status)?;
     fs::write(procfs.process().join("maps"), "a\n".repeat(1000))?;
     while watch.next.is_none_or(|next| next <= Instant::now())
-        || watch.mappings.of(this_process()) < 1000
+        || watch.mappings.count_of(this_process()) < 1000
     {
         look(&mut watch)?;
     }
