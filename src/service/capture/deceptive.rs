@@ -102,15 +102,17 @@ fn is_judged_by_neighbours(character: char) -> bool {
     )
 }
 
-/// Returns true for letters of joining scripts, after which a zero-width joiner is ordinary.
+/// Returns true for letters of joining scripts, after which a zero-width joiner is ordinary. An unassigned character of
+/// their blocks is shown as an escape, after which a joiner would be invisible.
 fn joins(character: char) -> bool {
-    matches!(
+    let is_in_block = matches!(
         character,
         '\u{620}'..='\u{8ff}' | '\u{900}'..='\u{dff}' | '\u{1000}'..='\u{109f}'
         | '\u{1780}'..='\u{17b3}' | '\u{17b6}'..='\u{17ff}' | '\u{1820}'..='\u{18aa}'
         | '\u{a840}'..='\u{a87f}' | '\u{fb50}'..='\u{fdff}' | '\u{fe70}'..='\u{fefc}'
         | '\u{11000}'..='\u{11fff}'
-    )
+    );
+    is_in_block && !always_deceives(character)
 }
 
 /// Returns true if the character can be an emoji of one character, or an emoji modifier.
@@ -188,6 +190,13 @@ pub fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_joiner_after_an_unassigned_character_of_a_joining_script_is_shown() {
+        assert_eq!(plain("\u{11305}\u{200c}"), "\u{11305}\u{200c}");
+        assert_eq!(plain("\u{11345}\u{200c}"), "<U+11345><U+200C>");
+        assert_eq!(harmless("\u{11345}\u{200d}"), "<U+11345><U+200D>");
+    }
 
     #[test]
     fn ordinary_text_of_any_script_stays_as_it_is() {
