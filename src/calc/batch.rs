@@ -162,9 +162,12 @@ async fn run_alone(
     time: Duration,
 ) -> Result<BatchEntry, CalcError> {
     match evaluate_one(bc, TOOL, text, precision, time).await {
-        Err(error @ (CalcError::Refused | CalcError::Cancelled | CalcError::Internal(_))) => {
-            Err(error)
-        }
+        Err(
+            error @ (CalcError::Refused
+            | CalcError::Cancelled
+            | CalcError::Internal(_)
+            | CalcError::NoBc),
+        ) => Err(error),
         entry => Ok(entry),
     }
 }

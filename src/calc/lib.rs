@@ -91,6 +91,9 @@ pub struct CalculatedAdvanced {
 pub enum CalcError {
     #[error("Invalid expression: {0}")]
     Invalid(String),
+    /// A notation that bc does not have; the hint says how to write it.
+    #[error("Invalid expression: {message}")]
+    Notation { message: String, hint: String },
     #[error("BC error: {0}")]
     Bc(String),
     #[error("Calculation timeout after {}s", .0.as_secs_f64())]
@@ -99,6 +102,8 @@ pub enum CalcError {
     Limit(LimitKind),
     #[error("Internal server error: {0}")]
     Internal(String),
+    #[error("Internal server error: bc not found")]
+    NoBc,
     #[error("the calculation was cancelled")]
     Cancelled,
     /// The caller, which runs bc, knows the reason.
@@ -107,24 +112,26 @@ pub enum CalcError {
 }
 
 impl CalcError {
-    /// Returns the message, with a hint if one is known and the message does not include one.
-    pub fn with_hint(&self) -> String {
-        let message = self.to_string();
+    /// Returns the message and the hint as one text.
+    pub fn in_full(&self) -> String {
         match self.hint() {
-            Some(hint) if !message.contains("\nhint: ") => format!("{message}\nhint: {hint}"),
-            Some(_) | None => message,
+            Some(hint) => format!("{self}\nhint: {hint}"),
+            None => self.to_string(),
         }
     }
 
-    fn hint(&self) -> Option<&'static str> {
+    /// Returns the way out, if one is known.
+    pub fn hint(&self) -> Option<&str> {
         let message = match self {
             Self::Bc(message) => message.as_str(),
             Self::Timeout(_) | Self::Limit(_) => {
                 return Some("ask for fewer places or smaller numbers, or split the calculation");
             }
-            Self::Invalid(_) | Self::Internal(_) | Self::Cancelled | Self::Refused => {
-                return None;
+            Self::Notation { hint, .. } => return Some(hint),
+            Self::NoBc => {
+                return Some("the operator can install bc where the profile looks for it");
             }
+            Self::Invalid(_) | Self::Internal(_) | Self::Cancelled | Self::Refused => return None,
         };
         let hints = [
             (

@@ -27,7 +27,7 @@ pub(super) fn to_bc(text: &str) -> Result<String, CalcError> {
 }
 
 fn invalid(part: &str, reason: &str, hint: &str) -> CalcError {
-    CalcError::Invalid(format!("`{part}` {reason}\nhint: {hint}"))
+    CalcError::Notation { message: format!("`{part}` {reason}"), hint: hint.to_owned() }
 }
 
 /// Returns the text with its numbers written out.
@@ -210,7 +210,7 @@ mod tests {
     fn translated(text: &str) -> String {
         write_out_numbers(text)
             .and_then(|text| check_names(&Expression::new(&text)).map(|()| text))
-            .unwrap_or_else(|error| error.to_string().replace("Invalid expression: ", ""))
+            .unwrap_or_else(|error| error.in_full().replace("Invalid expression: ", ""))
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `cofferdam calc`: one expression, evaluated by bc in a cell.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use clap::Args;
 
@@ -14,6 +13,7 @@ use model::outcome::in_words;
 use model::receipt::Tier;
 use service::Caller;
 use service::Executor;
+use service::calculate::Calculation;
 use service::host_programs::HostPrograms;
 use service::link::Link;
 use service::report::Exact;
@@ -57,9 +57,10 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
             link,
             audit,
         );
-        let backend = Arc::new(executor).scope(Principal::local());
+        let scope = executor.scope(Principal::local());
         let expression = typed.expression.clone();
-        let value = backend.calculate(expression, typed.precision, None, Caller::default()).await;
+        let calculation = Calculation::new(&scope, None, Caller::default());
+        let value = calculation.one(expression, typed.precision).await;
         let value = value
             .map_err(|refused| CliError { hint: refused.hint, ..CliError::new(refused.message) })?;
         if value.result.is_empty() {

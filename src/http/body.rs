@@ -58,8 +58,8 @@ impl RequestRoom {
 
 impl Bodies {
     /// Registers a client, so that memory is reserved for it.
-    pub(crate) fn know(&self, client: &Client) {
-        self.of(client).know(&client.principal);
+    pub(crate) fn register(&self, client: &Client) {
+        self.of(client).register(&client.principal);
     }
 
     /// Bounds one body by `most` bytes and `time`, and all of them together by `room` bytes.
@@ -203,7 +203,7 @@ mod tests {
         let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
         let greedy = own();
         let modest = named("b", ClientRights::Agent);
-        bodies.know(&modest);
+        bodies.register(&modest);
         let read = async |client: &Client, text: String| {
             let read = bodies.read(client, (&HeaderMap::new(), AS_JSON), Body::from(text)).await;
             read.map_err(|refusal| refusal.status.as_u16())
@@ -234,7 +234,7 @@ mod tests {
         let bodies = Bodies::new(4 * PIECE, 8 * PIECE, Duration::from_secs(60));
         let agent = own();
         let operator = named("ops", ClientRights::Operator);
-        [&agent, &operator].into_iter().for_each(|client| bodies.know(client));
+        [&agent, &operator].into_iter().for_each(|client| bodies.register(client));
         let read = async |client: &Client, length: usize| {
             let body = Body::from(vec![b'x'; length]);
             bodies.read(client, (&HeaderMap::new(), AS_JSON), body).await

@@ -92,9 +92,9 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let for_operators = OPERATORS_CONNECTIONS.min(limits.connections / 2);
         let serving = FairShare::new(limits.connections - for_operators);
         let door = |client: Client| {
-            bodies.know(&client);
+            bodies.register(&client);
             if client.rights == ClientRights::Agent {
-                serving.know(&client.principal);
+                serving.register(&client.principal);
             }
             let door = Arc::new(Door::new(handlers, &client, limits, end));
             (client.principal, door)

@@ -1,52 +1,143 @@
-//! Runs bc in cells.
+//! Calculations: `bc` runs in cells, or a remembered result is returned.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::capture::Captured;
+use crate::capture::text::render;
+use crate::refused::Refused;
+use crate::report::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
+use crate::request::Precision;
+use crate::{Caller, Refusal, Report, Scope};
+use calc::plot::Plot;
 use calc::{BcRun, CalcError, Evaluate};
 use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
-use model::defaults::CALCULATOR_TIMEOUT;
+use model::defaults::{CALCULATOR_TIMEOUT, INLINE_CHARACTERS};
 use model::outcome::{Failure, LimitKind, Outcome};
 use model::receipt::Receipt;
 
-use super::{Caller, Refusal, Report};
-use crate::refused::Refused;
-use crate::workbench::Workbench;
-
-/// Runs bc in cells, until cancelled.
+/// A calculation, for which bc runs in cells until it is cancelled.
 #[derive(Debug)]
-pub(crate) struct InCells<'bench> {
-    workbench: &'bench Workbench,
+pub struct Calculation<'s> {
+    scope: &'s Scope,
     caller: Caller,
-    /// Of the last cell that ran, without its output: a calculation may need several, all of one profile.
+    started: Instant,
+    /// Report of the last cell that ran, without its output: a calculation may need several, all of one profile.
     last: Mutex<Option<Report>>,
-    /// Why a cell was refused.
+    /// Reason why a cell was refused.
     refusal: Mutex<Option<Refusal>>,
-    /// When the time that was asked for ends, and that time.
-    end: Option<(Instant, Duration)>,
+    /// Total time that the client allows, if it is less than the calculator's own.
+    time: Option<Duration>,
 }
 
-impl<'bench> InCells<'bench> {
-    pub(crate) fn new(workbench: &'bench Workbench, caller: Caller) -> Self {
-        Self { workbench, caller, last: Mutex::default(), refusal: Mutex::default(), end: None }
+impl<'s> Calculation<'s> {
+    /// Prepares a calculation that takes at most `time` in all.
+    pub fn new(scope: &'s Scope, time: Option<Duration>, caller: Caller) -> Self {
+        let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
+        let started = Instant::now();
+        Self { scope, caller, started, last: Mutex::default(), refusal: Mutex::default(), time }
     }
 
-    /// Bounds the total time of the calculation.
-    #[must_use]
-    pub(crate) fn within(self, time: Option<Duration>) -> Self {
-        let time = time.filter(|time| *time < CALCULATOR_TIMEOUT);
-        Self { end: time.map(|time| (Instant::now() + time, time)), ..self }
+    /// Evaluates one expression and rounds it to `precision` decimal places.
+    ///
+    /// # Errors
+    /// The reason why it has no value.
+    pub async fn one(
+        self,
+        expression: String,
+        precision: Precision,
+    ) -> Result<Calculated, Refused> {
+        let places = u32::from(precision.places());
+        if let Some(result) = self.scope.cache.get(&expression, places) {
+            return match self.remembered(&expression) {
+                Ok(()) => Ok(self.calculated(result, ValueOrigin::Remembered)),
+                Err(error) => Err(self.failed(error)),
+            };
+        }
+        let done = match calc::calculate(&self, expression, places).await {
+            Ok(done) => done,
+            Err(error) => return Err(self.failed(error)),
+        };
+        self.scope.cache.put(&done);
+        let shortened = self.shortened(&done.result, INLINE_CHARACTERS);
+        let exact = if done.exact == Some(false) { Exact::No } else { Exact::Yes };
+        let origin = ValueOrigin::InCell(self.receipt().map(Box::new));
+        Ok(Calculated { exact, shortened, ..self.calculated(done.result, origin) })
+    }
+
+    /// Runs a bc script and returns every line of its output.
+    ///
+    /// # Errors
+    /// The reason why it has no result.
+    pub async fn script(self, script: String, precision: Precision) -> Result<Calculated, Refused> {
+        let places = u32::from(precision.places());
+        let done = match calc::calculate_advanced(&self, &script, places).await {
+            Ok(done) => done,
+            Err(error) => return Err(self.failed(error)),
+        };
+        let shortened = self.shortened(&done.result, INLINE_CHARACTERS);
+        let warnings = done.warnings;
+        let origin = ValueOrigin::InCell(self.receipt().map(Box::new));
+        Ok(Calculated { warnings, shortened, ..self.calculated(done.result, origin) })
+    }
+
+    /// Evaluates each expression on its own, in at most `time` each; the error of one stands in its own entry.
+    ///
+    /// # Errors
+    /// The reason why not one of them was evaluated.
+    pub async fn batch(
+        self,
+        expressions: Vec<String>,
+        precision: Precision,
+        time: Option<Duration>,
+    ) -> Result<Batch, Refused> {
+        let places = u32::from(precision.places());
+        let entries = match calc::calculate_batch(&self, &expressions, places, time).await {
+            Ok(entries) => entries,
+            Err(error) => return Err(self.failed(error)),
+        };
+        // All results together have the room of one output: each its share, if they need more.
+        let lengths = entries.iter().filter_map(|entry| entry.as_ref().ok());
+        let length: usize = lengths.map(|(result, _)| result.len()).sum();
+        let max_characters = match length > INLINE_CHARACTERS {
+            true => INLINE_CHARACTERS / entries.len().max(1),
+            false => INLINE_CHARACTERS,
+        };
+        let entry = |entry: calc::BatchEntry| match entry {
+            Ok((result, sure)) => {
+                let shortened = self.shortened(&result, max_characters);
+                let exact = if sure == Some(false) { Exact::No } else { Exact::Yes };
+                Ok(BatchValue { result, shortened, exact })
+            }
+            Err(error) => Err(error.in_full()),
+        };
+        let entries = entries.into_iter().map(entry).collect();
+        let took = self.started.elapsed();
+        Ok(Batch { entries, took, receipt: self.receipt(), unrecorded: self.unrecorded() })
+    }
+
+    /// Plots a function.
+    ///
+    /// # Errors
+    /// The reason why there is no plot.
+    pub async fn plot(self, plot: Plot) -> Result<Plotted, Refused> {
+        match calc::plot::calculate_plot(&self, &plot).await {
+            Ok(drawn) => {
+                let took = self.started.elapsed();
+                Ok(Plotted { drawn, took, receipt: self.receipt(), unrecorded: self.unrecorded() })
+            }
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     /// Decides and records a call whose value is remembered, without running a cell.
     ///
     /// # Errors
     /// The policy denies it, or it cannot be recorded where every call must be.
-    pub(crate) fn remembered(&self, expression: &str) -> Result<(), CalcError> {
-        let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT);
-        let call = call.map_err(|error| CalcError::Invalid(error.to_string()))?;
-        self.workbench.remembered(self.caller.named(call)).map_err(|refusal| self.refused(refusal))
+    fn remembered(&self, expression: &str) -> Result<(), CalcError> {
+        let call = call("calculate", expression.to_owned(), CALCULATOR_TIMEOUT)?;
+        let decided = self.scope.workbench.remembered(self.caller.named(call));
+        decided.map_err(|refusal| self.refused(refusal))
     }
 
     fn refused(&self, refusal: Refusal) -> CalcError {
@@ -54,41 +145,66 @@ impl<'bench> InCells<'bench> {
         CalcError::Refused
     }
 
-    /// Takes the reason why a cell was refused, if one was.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Makes the refusal of a calculation without a result, with what protected the cell that ran.
+    fn failed(&self, error: CalcError) -> Refused {
+        let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        refusal.map_or_else(|| error.into(), Refused::from).protected_by(self.receipt())
     }
 
-    /// Returns the receipt of the calculation's cell.
-    pub(crate) fn receipt(self) -> Option<Receipt> {
-        let last = self.last.into_inner().unwrap_or_else(PoisonError::into_inner);
+    /// Takes the receipt of the calculation's cell.
+    fn receipt(&self) -> Option<Receipt> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         last.and_then(|report| report.receipt)
     }
 
-    /// Keeps a result as the output of the last cell, so that `bash_output` can read all of it; returns its handle.
-    pub(crate) fn keep(&self, result: &str) -> Option<String> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let stdout = Captured::of(result.as_bytes());
-        self.workbench.keep(&Report { stdout, ..last })
+    fn unrecorded(&self) -> Option<(u64, String)> {
+        self.scope.workbench.audit.trouble()
+    }
+
+    fn calculated(&self, result: String, ran: ValueOrigin) -> Calculated {
+        let took = self.started.elapsed();
+        let unrecorded = self.unrecorded();
+        let exact = Exact::Yes;
+        let warnings = Vec::new();
+        Calculated { result, shortened: None, exact, warnings, took, ran, unrecorded }
+    }
+
+    /// Shortens a result of more than `max_characters` to its head and tail, and keeps the whole as the output of the last
+    /// cell, for `bash_output`.
+    fn shortened(&self, result: &str, max_characters: usize) -> Option<Shortened> {
+        // A result is text of bc and ASCII but for strings of a script.
+        if result.chars().count() <= max_characters {
+            return None;
+        }
+        let whole = Captured::of(result.as_bytes());
+        let text = render(&whole, &Captured::of(&[]), max_characters).stdout;
+        let number = |c: char| c.is_ascii_digit() || c == '.' || c == '-';
+        let digits = result.chars().filter(char::is_ascii_digit).count();
+        let digits = result.chars().all(number).then_some(digits);
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let report = last.filter(|_| self.scope.lists("bash_output"));
+        let output_id =
+            report.and_then(|last| self.scope.workbench.keep(&Report { stdout: whole, ..last }));
+        Some(Shortened { text, digits, output_id })
     }
 }
 
-impl Evaluate for InCells<'_> {
+impl Evaluate for Calculation<'_> {
     async fn bc(
         &self,
         tool: &'static str,
         program: String,
         wall: Duration,
     ) -> Result<BcRun, CalcError> {
-        let left = self.end.map(|(end, _)| end.saturating_duration_since(Instant::now()));
+        let left = self.time.map(|time| time.saturating_sub(self.started.elapsed()));
         let wall = left.map_or(wall, |left| left.min(wall));
-        if let (true, Some((_, time))) = (wall.is_zero(), self.end) {
+        if let (true, Some(time)) = (wall.is_zero(), self.time) {
             return Err(CalcError::Timeout(time));
         }
-        let call =
-            call(tool, program, wall).map_err(|error| CalcError::Invalid(error.to_string()))?;
-        let options = self.workbench.options(self.workbench.surroundings(&call.tool));
-        let report = self.workbench.run(call, options, &self.caller).await;
+        let call = call(tool, program, wall)?;
+        let workbench = &self.scope.workbench;
+        let options = workbench.options(workbench.surroundings(&call.tool));
+        let report = workbench.run(call, options, &self.caller).await;
         let mut report = report.map_err(|refusal| self.refused(refusal))?;
         let run = ended(&report);
         if report.receipt.is_some() {
@@ -96,11 +212,9 @@ impl Evaluate for InCells<'_> {
             report.stderr = Captured::of(&[]);
             *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         }
-        match (run, self.end) {
-            // The whole of it is what was asked for.
-            (Err(CalcError::Timeout(ran)), Some((_, time)))
-                if ran.as_millis() >= wall.as_millis() =>
-            {
+        match (run, self.time) {
+            // Reports the time that was asked for, not what was left of it for the last cell.
+            (Err(CalcError::Timeout(ran)), Some(time)) if ran.as_millis() >= wall.as_millis() => {
                 Err(CalcError::Timeout(time))
             }
             (done, _) => done,
@@ -108,21 +222,16 @@ impl Evaluate for InCells<'_> {
     }
 }
 
-/// Returns why a calculation has no result, with what protected the cell that ran.
-pub(crate) fn uncalculated(cells: InCells<'_>, error: CalcError) -> Refused {
-    let refusal = cells.refusal().map(Refused::from);
-    refusal.unwrap_or_else(|| error.into()).protected_by(cells.receipt())
-}
-
 /// Builds a call that a prestarted `bc` can serve: it differs from the profile's `ahead` only in its input.
-fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, InvalidCall> {
+fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, CalcError> {
+    let invalid = |error: InvalidCall| CalcError::Invalid(error.to_string());
     Ok(Call {
         tool: tool.into(),
-        argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec())?,
+        argv: Argv::new(["bc", "-l", "-q"].map(str::to_owned).to_vec()).map_err(invalid)?,
         script: None,
-        stdin: Stdin::text("program", program)?,
+        stdin: Stdin::text("program", program).map_err(invalid)?,
         // Otherwise bc breaks numbers at 70 columns with a backslash.
-        env: Env::new([("BC_LINE_LENGTH".to_owned(), "0".to_owned())].into())?,
+        env: Env::new([("BC_LINE_LENGTH".to_owned(), "0".to_owned())].into()).map_err(invalid)?,
         cwd: None,
         asked: Asked { wall: Some(wall), ..Asked::default() },
         profile: None,
@@ -131,6 +240,7 @@ fn call(tool: &'static str, program: String, wall: Duration) -> Result<Call, Inv
     })
 }
 
+/// Returns what bc printed, or why it has no answer.
 fn ended(report: &Report) -> Result<BcRun, CalcError> {
     let stderr = String::from_utf8_lossy(report.stderr.head()).into_owned();
     match &report.ended.outcome {
@@ -159,10 +269,7 @@ fn ended(report: &Report) -> Result<BcRun, CalcError> {
         }
         Outcome::Limit(kind) => Err(CalcError::Limit(*kind)),
         Outcome::Cancelled => Err(CalcError::Cancelled),
-        Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::Internal(
-            "bc not found\nhint: the operator can install bc where the profile looks for it"
-                .to_owned(),
-        )),
+        Outcome::Failed(Failure::NotFound { .. }) => Err(CalcError::NoBc),
         Outcome::Failed(failure) => Err(CalcError::Internal(failure.to_string())),
     }
 }
@@ -216,7 +323,7 @@ mod tests {
 
     /// Servers run calls on many threads: these futures must be able to move between them.
     #[expect(dead_code, reason = "that it compiles is the test")]
-    fn futures_can_move_between_threads(bc: &InCells<'_>) {
+    fn futures_can_move_between_threads(bc: &Calculation<'_>) {
         fn moves(_: impl Send) {}
         moves(calculate(bc, String::new(), PRECISION));
         moves(calculate_advanced(bc, "", PRECISION));

@@ -12,7 +12,7 @@ use config::policy::Principal;
 /// Places of one kind.
 #[derive(Debug)]
 pub struct FairShare {
-    most: usize,
+    max: usize,
     held: Mutex<Held>,
 }
 
@@ -29,7 +29,7 @@ struct Held {
 struct Holding {
     places: usize,
     /// True for a registered client: places are kept free for it although it holds none.
-    is_known: bool,
+    is_registered: bool,
 }
 
 /// Places of one client, until this is dropped.
@@ -41,9 +41,9 @@ pub struct Share {
 }
 
 impl FairShare {
-    /// Makes `most` free places.
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, held: Mutex::default() })
+    /// Makes `max` free places.
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { max, held: Mutex::default() })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -51,9 +51,9 @@ impl FairShare {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a client, though it holds nothing yet.
-    pub fn know(&self, client: &Principal) {
-        self.held().of.entry(client.clone()).or_default().is_known = true;
+    /// Registers a client, so that places are kept free for it before it holds any.
+    pub fn register(&self, client: &Principal) {
+        self.held().of.entry(client.clone()).or_default().is_registered = true;
     }
 
     /// Returns the number of places that are held.
@@ -81,7 +81,7 @@ impl Share {
         let Held { all, of } = &mut *held;
         let is_alone = of.keys().all(|known| *known == self.client);
         let own = of.get(&self.client).map_or(0, |own| own.places);
-        let Some(left) = self.of.most.checked_sub(all.saturating_add(more)) else { return false };
+        let Some(left) = self.of.max.checked_sub(all.saturating_add(more)) else { return false };
         // The first place of a client is not measured: there may be no more than one.
         let is_first = own == 0 && more == 1;
         if !is_alone && !is_first && own.saturating_add(more) > left {
@@ -102,7 +102,7 @@ impl Drop for Share {
         held.all = held.all.saturating_sub(self.places);
         if let Some(own) = held.of.get_mut(&self.client) {
             own.places = own.places.saturating_sub(self.places);
-            if own.places == 0 && !own.is_known {
+            if own.places == 0 && !own.is_registered {
                 held.of.remove(&self.client);
             }
         }
@@ -130,7 +130,7 @@ mod tests {
     fn a_client_that_takes_all_it_can_leaves_as_much_to_others() {
         let places = FairShare::new(12);
         for name in ["a", "b", "c"] {
-            places.know(&client(name));
+            places.register(&client(name));
         }
         let take = |name: &str| -> Vec<Share> {
             std::iter::from_fn(|| places.take(&client(name), 1)).collect()
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn an_unannounced_client_is_forgotten_with_its_last_place() {
         let places = FairShare::new(8);
-        places.know(&client("known"));
+        places.register(&client("known"));
         for number in 0..100 {
             let passing = client(&format!("passing-{number}"));
             let first = places.take(&passing, 1);
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_share_that_cannot_grow_stays_as_it_is() {
         let places = FairShare::new(10);
-        places.know(&client("b"));
+        places.register(&client("b"));
         let mut share = places.take(&client("a"), 4).expect("there is room");
         assert!(!share.grow(2), "it would leave four and hold six");
         assert!(share.grow(1));

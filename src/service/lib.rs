@@ -5,7 +5,7 @@
 
 pub mod apart;
 pub mod audit;
-mod calculate;
+pub mod calculate;
 pub mod capture;
 pub mod cli;
 pub mod client;
@@ -22,6 +22,7 @@ pub mod macros;
 #[cfg(test)]
 #[path = "../../tests/support/patience.rs"]
 mod patience;
+pub mod projects;
 mod queue;
 pub mod refused;
 pub mod report;
@@ -29,7 +30,6 @@ pub mod request;
 pub mod rules;
 pub mod session;
 pub mod shell;
-mod turns;
 mod watch;
 mod workbench;
 

@@ -1,85 +1,281 @@
-//! Bounds on the calls of a server that run and that wait, shared fairly between its clients.
+//! A fair line of calls: bounds those that run and those that wait, and shares both between the clients of a server.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Refusal;
 use crate::fair::{FairShare, Share};
-use crate::turns::{RunningTurn, Turns};
 use config::policy::Principal;
 
-/// Bounds the number of running and queued calls. Of one client's, the first that came is the first that runs; between
-/// clients, the next is of the one for which the fewest run.
+/// Time after its last call for which a turn is reserved for a client. Later, all such clients have some together.
+const RESERVED_FOR: Duration = Duration::from_secs(60);
+
+/// Bounds the number of running and queued calls. Of one client's calls, the first that came is the first that runs;
+/// between clients, the next is of the one for which the fewest run.
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// One place for each call that runs or waits. A call without a place is refused at once.
     places: Arc<FairShare>,
-    /// One turn for each running call. A call waits for its turn.
-    turns: Arc<Turns>,
-    concurrency: usize,
-    waiting: usize,
+    max_running: usize,
+    max_waiting: usize,
+    line: Mutex<Line>,
 }
 
-/// Result of waiting in the queue.
-pub(crate) enum Turn {
-    /// The call may run; dropping these gives the turn to the next.
-    Yours((Share, RunningTurn)),
-    Cancelled,
+#[derive(Debug, Default)]
+struct Line {
+    running: usize,
+    /// Number of the newest turn.
+    last: u64,
+    clients: BTreeMap<Principal, Use>,
+    /// Calls that wait, in the order they came.
+    waiting: VecDeque<(Principal, oneshot::Sender<RunningTurn>)>,
+}
+
+/// Use that one client makes of the queue.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    running: usize,
+    /// Number of its newest turn.
+    last: u64,
+    /// End of its last call.
+    ended: Option<Instant>,
+}
+
+/// A call's place and its turn to run; dropping them gives the turn to the next call.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _place: Share,
+    _running: RunningTurn,
+}
+
+#[derive(Debug)]
+struct RunningTurn {
+    queue: Arc<Queue>,
+    client: Principal,
 }
 
 impl Queue {
-    pub(crate) fn new(concurrency: usize, waiting: usize) -> Self {
-        let concurrency = concurrency.max(1);
-        let places = FairShare::new(concurrency.saturating_add(waiting));
-        Self { places, turns: Turns::new(concurrency), concurrency, waiting }
+    pub(crate) fn new(max_running: usize, max_waiting: usize) -> Arc<Self> {
+        let max_running = max_running.max(1);
+        let places = FairShare::new(max_running.saturating_add(max_waiting));
+        Arc::new(Self { places, max_running, max_waiting, line: Mutex::default() })
     }
 
-    /// Registers a client, though it has called nothing yet.
-    pub(crate) fn know(&self, client: &Principal) {
-        self.places.know(client);
-        self.turns.know(client);
+    fn line(&self) -> MutexGuard<'_, Line> {
+        // Numbers are changed together, and no code panics between.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Registers a client, so that places and turns are reserved for it before its first call.
+    pub(crate) fn register(&self, client: &Principal) {
+        self.places.register(client);
+        self.line().clients.entry(client.clone()).or_default();
+    }
+
+    /// Returns the number of calls that run or wait.
     pub(crate) fn pending(&self) -> usize {
         self.places.taken()
     }
 
     /// Returns the number of calls that may run or wait.
     pub(crate) fn places(&self) -> usize {
-        self.concurrency + self.waiting
+        self.max_running + self.max_waiting
     }
 
     /// Takes a place among the running and waiting calls.
+    ///
+    /// # Errors
+    /// The queue is full, or the client has its share of it.
     pub(crate) fn place(&self, client: &Principal) -> Result<Share, Refusal> {
         self.places.take(client, 1).ok_or_else(|| self.full())
     }
 
     fn full(&self) -> Refusal {
-        Refusal::QueueFull { running: self.concurrency, waiting: self.waiting }
+        Refusal::QueueFull { running: self.max_running, waiting: self.max_waiting }
     }
 
+    /// Waits for a client's turn to run. Returns `None` if the call is cancelled first.
+    ///
+    /// # Errors
+    /// The queue is full, or the client has its share of it.
     pub(crate) async fn turn(
-        &self,
+        self: &Arc<Self>,
         client: &Principal,
         cancel: &CancellationToken,
-    ) -> Result<Turn, Refusal> {
+    ) -> Result<Option<Turn>, Refusal> {
         let place = self.place(client)?;
+        // Enters the line only if the call was not cancelled before.
+        let turn = async {
+            let (sender, turn) = oneshot::channel();
+            self.line().waiting.push_back((client.clone(), sender));
+            self.give();
+            turn.await
+        };
         tokio::select! {
             biased;
-            () = cancel.cancelled() => Ok(Turn::Cancelled),
-            // Turns are given for as long as there is the queue; if not, refusing is the safe answer.
-            turn = self.turns.turn(client) => match turn {
-                Some(turn) => Ok(Turn::Yours((place, turn))),
-                None => Err(self.full()),
+            () = cancel.cancelled() => Ok(None),
+            turn = turn => match turn {
+                Ok(running) => Ok(Some(Turn { _place: place, _running: running })),
+                // The queue exists, so the sender does: refusing is the safe answer.
+                Err(_) => Err(self.full()),
             },
         }
+    }
+
+    /// Gives free turns to waiting calls.
+    fn give(self: &Arc<Self>) {
+        loop {
+            let mut line = self.line();
+            line.waiting.retain(|(_, sender)| !sender.is_closed());
+            let Some(position) = line.next(self.max_running) else { return };
+            let Some((client, sender)) = line.waiting.remove(position) else { return };
+            line.began(&client);
+            drop(line);
+            // Dropped at once if the call was cancelled meanwhile, and given to another in the next round.
+            drop(sender.send(RunningTurn { queue: Arc::clone(self), client }));
+        }
+    }
+}
+
+impl Line {
+    /// Returns the position of the call that has the next turn, if one may have it.
+    fn next(&self, max_running: usize) -> Option<usize> {
+        let free = max_running.saturating_sub(self.running);
+        let of = |client: &Principal| self.clients.get(client).copied().unwrap_or_default();
+        let reserved = self.reserved(max_running);
+        let may = |client: &Principal| free > 0 && (of(client).running == 0 || free > reserved);
+        let waiting = self.waiting.iter().enumerate().filter(|(_, (client, _))| may(client));
+        let order = |(position, (client, _)): &(usize, &(Principal, _))| {
+            let Use { running, last, .. } = of(client);
+            (running, last, *position)
+        };
+        waiting.min_by_key(order).map(|(position, _)| position)
+    }
+
+    /// Returns the number of turns that are reserved for clients without a running call, as running calls may last: one
+    /// for each client that called lately, and one for all others; at most a quarter of all turns.
+    fn reserved(&self, max_running: usize) -> usize {
+        let idle = || self.clients.values().filter(|one| one.running == 0);
+        let now = Instant::now();
+        let is_recent = |ended: Instant| now.duration_since(ended) < RESERVED_FOR;
+        let recent = idle().filter(|one| one.ended.is_some_and(is_recent)).count();
+        let newcomer = usize::from(idle().count() > recent);
+        let quarter = idle().count().min(max_running / 4);
+        recent.saturating_add(newcomer).max(quarter).min(max_running / 2)
+    }
+
+    fn began(&mut self, client: &Principal) {
+        self.running += 1;
+        self.last += 1;
+        let one = self.clients.entry(client.clone()).or_default();
+        *one = Use { running: one.running + 1, last: self.last, ..*one };
+    }
+}
+
+impl Drop for RunningTurn {
+    fn drop(&mut self) {
+        let mut line = self.queue.line();
+        line.running = line.running.saturating_sub(1);
+        if let Some(one) = line.clients.get_mut(&self.client) {
+            one.running = one.running.saturating_sub(1);
+            one.ended = Some(Instant::now());
+        }
+        drop(line);
+        self.queue.give();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn queue(running: usize, clients: &[&str]) -> Arc<Queue> {
+        let queue = Queue::new(running, 100);
+        clients.iter().for_each(|name| queue.register(&Principal::named(*name)));
+        queue
+    }
+
+    /// Adds a client to those that wait for a turn.
+    fn wait(queue: &Arc<Queue>, name: &str) -> oneshot::Receiver<RunningTurn> {
+        let (sender, turn) = oneshot::channel();
+        queue.line().waiting.push_back((Principal::named(name), sender));
+        queue.give();
+        turn
+    }
+
+    #[test]
+    fn clients_take_turns_and_the_longest_waiting_comes_first() {
+        let queue = queue(1, &["a", "b"]);
+        let mut first = wait(&queue, "a");
+        let mut second = wait(&queue, "a");
+        let mut third = wait(&queue, "a");
+        let mut other = wait(&queue, "b");
+        let running = first.try_recv().expect("it is free");
+        assert!(second.try_recv().is_err() && other.try_recv().is_err());
+        drop(running);
+        let running = other.try_recv().expect("the other client's");
+        assert!(second.try_recv().is_err());
+        drop(running);
+        let running = second.try_recv().expect("in the order they came");
+        assert!(third.try_recv().is_err());
+        drop(running);
+        assert!(third.try_recv().is_ok());
+    }
+
+    #[test]
+    fn turns_are_left_for_clients_for_whom_nothing_runs() {
+        let queue = queue(4, &["a", "b"]);
+        let mut of_a: Vec<_> = (0..4).map(|_| wait(&queue, "a")).collect();
+        let running: Vec<_> = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
+        assert_eq!(running.len(), 3, "one is left");
+        let own = wait(&queue, "b").try_recv().expect("for this one");
+        drop(running);
+        let next = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).count();
+        assert_eq!(next, 1);
+        drop(own);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_call_nothing_have_a_quarter_together() {
+        let names: Vec<String> = (0..20).map(|number| format!("idle-{number}")).collect();
+        let queue = queue(8, &["a"]);
+        names.iter().for_each(|name| queue.register(&Principal::named(name.as_str())));
+        let most_of_a = || {
+            let mut waits: Vec<_> = (0..8).map(|_| wait(&queue, "a")).collect();
+            let running: Vec<_> = waits.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
+            running.len()
+        };
+        assert_eq!(most_of_a(), 6, "two are left for twenty");
+        for name in names.iter().take(3) {
+            drop(wait(&queue, name).try_recv().expect("a turn"));
+        }
+        assert_eq!(most_of_a(), 4, "one for each of three that called, and one for the others");
+        tokio::time::advance(RESERVED_FOR).await;
+        assert_eq!(most_of_a(), 6, "they call no more");
+        // Two of them at the same time have a turn each, whatever the other client does.
+        let mut of_a: Vec<_> = (0..8).map(|_| wait(&queue, "a")).collect();
+        let held: Vec<_> = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
+        let others = ["idle-7", "idle-8"].map(|name| wait(&queue, name).try_recv());
+        assert!(held.len() == 6 && others.iter().all(Result::is_ok), "{others:?}");
+    }
+
+    #[test]
+    fn one_client_alone_has_every_turn_and_calls_that_left_have_no_turn() {
+        let queue = queue(2, &["a"]);
+        let mut running = [wait(&queue, "a"), wait(&queue, "a")].map(|mut it| it.try_recv());
+        assert!(running.iter().all(Result::is_ok));
+        let gone = wait(&queue, "a");
+        let mut stays = wait(&queue, "a");
+        drop(gone);
+        running[0] = Err(oneshot::error::TryRecvError::Closed);
+        assert!(stays.try_recv().is_ok());
+        assert_eq!(queue.line().running, 1, "that of the second call, for the third is dropped");
+    }
 
     fn local() -> Principal {
         Principal::local()
@@ -90,7 +286,7 @@ mod tests {
         let queue = Queue::new(1, 1);
         let never = CancellationToken::new();
         let running = queue.turn(&local(), &never).await;
-        assert!(matches!(running, Ok(Turn::Yours(_))));
+        assert!(matches!(running, Ok(Some(_))));
         let own = local();
         let mut waiting = Box::pin(queue.turn(&own, &never));
         assert!(glance(&mut waiting).await.is_none(), "the second call waits");
@@ -98,7 +294,7 @@ mod tests {
         let refused = queue.turn(&local(), &never).await.map(|_| ());
         assert_eq!(refused, Err(Refusal::QueueFull { running: 1, waiting: 1 }));
         drop(running);
-        assert!(matches!(waiting.await, Ok(Turn::Yours(_))));
+        assert!(matches!(waiting.await, Ok(Some(_))));
         assert_eq!(queue.pending(), 0);
     }
 
@@ -111,19 +307,19 @@ mod tests {
         let mut waiting = Box::pin(queue.turn(&own, &cancel));
         assert!(glance(&mut waiting).await.is_none());
         cancel.cancel();
-        assert!(matches!(waiting.await, Ok(Turn::Cancelled)));
+        assert!(matches!(waiting.await, Ok(None)));
         assert_eq!(queue.pending(), 1);
         drop(running);
     }
 
     #[tokio::test]
     async fn a_client_that_fills_the_queue_keeps_no_other_out() {
-        let queue = Arc::new(Queue::new(1, 100));
+        let queue = Queue::new(1, 100);
         let never = CancellationToken::new();
         let greedy = Principal::named("greedy");
         let modest = Principal::named("modest");
-        queue.know(&greedy);
-        queue.know(&modest);
+        queue.register(&greedy);
+        queue.register(&modest);
         let first = queue.turn(&greedy, &never).await.expect("a turn");
         let wait = |client: &Principal| {
             let queue = Arc::clone(&queue);
@@ -139,7 +335,7 @@ mod tests {
         drop(first);
         // Of a hundred that came before, not one is before it.
         let turn = own.await.expect("no panic");
-        assert!(matches!(turn, Ok(Turn::Yours(_))));
+        assert!(matches!(turn, Ok(Some(_))));
         many.iter().for_each(tokio::task::JoinHandle::abort);
     }
 

@@ -103,18 +103,16 @@ impl From<CalcError> for Refused {
     fn from(error: CalcError) -> Self {
         let kind = match &error {
             CalcError::Refused => RefusedKind::Denied,
-            CalcError::Invalid(_) => RefusedKind::Arguments,
+            CalcError::Invalid(_) | CalcError::Notation { .. } => RefusedKind::Arguments,
             CalcError::Cancelled => return Self::cancelled(),
             CalcError::Bc(_)
             | CalcError::Timeout(_)
             | CalcError::Limit(_)
-            | CalcError::Internal(_) => RefusedKind::Failed,
+            | CalcError::Internal(_)
+            | CalcError::NoBc => RefusedKind::Failed,
         };
-        let text = error.with_hint();
-        match text.split_once("\nhint: ") {
-            Some((message, hint)) => Self::new(kind, message).with_hint(hint),
-            None => Self::new(kind, text),
-        }
+        let hint = error.hint().map(str::to_owned);
+        Self { hint, ..Self::new(kind, error.to_string()) }
     }
 }
 

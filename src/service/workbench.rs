@@ -12,7 +12,7 @@ use crate::cli::state::ToolStates;
 use crate::client_terms::ClientTerms;
 use crate::host_programs::HostPrograms;
 use crate::link::{ConnectionListener, Link};
-use crate::queue::{Queue, Turn};
+use crate::queue::Queue;
 use crate::{Caller, Refusal, Report, session, watch};
 use config::Loaded;
 use config::policy::flags::Changes;
@@ -27,11 +27,11 @@ use model::outcome::{Ended, Outcome};
 pub(crate) struct Shared {
     pub(crate) link: Link,
     pub(crate) workspace: Workspace,
-    pub(crate) queue: Queue,
+    pub(crate) queue: Arc<Queue>,
     /// Second queue, for scripts of a project: they also wait in `queue`.
-    pub(crate) workers: Queue,
+    pub(crate) workers: Arc<Queue>,
     /// Downloads for a project, which wait in no other queue.
-    pub(crate) fetches: Queue,
+    pub(crate) fetches: Arc<Queue>,
     pub(crate) audit: Audit,
     /// Sessions of every client.
     pub(crate) clients: Arc<session::Clients>,
@@ -90,7 +90,7 @@ pub(crate) struct RunOptions<'w> {
     /// Bytes of each stream that are kept.
     pub(crate) keep: usize,
     /// Queue in which the call waits for its turn.
-    pub(crate) queue: &'w Queue,
+    pub(crate) queue: &'w Arc<Queue>,
 }
 
 /// Runs the calls of one client. The sessions belong to the client; `shared` is the same for all clients.
@@ -177,10 +177,10 @@ impl Workbench {
         let started = Instant::now();
         let mut report = Report::of(&grant);
         match queue.turn(&self.principal, &caller.cancel).await {
-            Ok(Turn::Yours(_turn)) => {
+            Ok(Some(_turn)) => {
                 report = self.in_cell(grant, heard(&entry), report, (keep, caller)).await;
             }
-            Ok(Turn::Cancelled) => report.ended.outcome = Outcome::Cancelled,
+            Ok(None) => report.ended.outcome = Outcome::Cancelled,
             Err(full) => {
                 entry.refused(full.in_full());
                 return Err(full);

@@ -34,7 +34,7 @@ impl SharedBounds {
     pub fn room(bytes: usize) -> Arc<FairShare> {
         let room = FairShare::new(bytes / MEMORY_UNIT);
         // A placeholder, so that the first connection cannot take all of the room.
-        room.know(&Principal::named("next"));
+        room.register(&Principal::named("next"));
         room
     }
 

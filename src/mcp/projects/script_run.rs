@@ -187,7 +187,7 @@ impl ScriptRun<'_> {
                 }
             }
         };
-        let run = |caller| self.calls.client.project_tool(self.name, args, caller);
+        let run = |caller| service::projects::run_script(&self.calls.client, self.name, args, caller);
         let report = self.calls.stopped_turn(caller, stop, run).await?;
         Ok((report, stopped))
     }

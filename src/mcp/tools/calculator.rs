@@ -17,6 +17,7 @@ use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use calc::EXPRESSION_CHARACTERS;
 use calc::ledger::Ledger;
 use model::call::{InvalidCall, seconds};
+use service::calculate::Calculation;
 use service::refused::Refused;
 use service::report::Calculated;
 use service::request::Precision;
@@ -74,7 +75,7 @@ impl BuiltIn for CalculateArguments {
         let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = expression.clone();
-        let run = |turn| calls.client.calculate(asked, precision, timeout, turn);
+        let run = |turn| Calculation::new(&calls.client, timeout, turn).one(asked, precision);
         let done = calls.turn(context, run).await;
         note_one(calls, Self::TOOL, &expression, precision, &done, started);
         let done = done?;
@@ -103,7 +104,7 @@ impl BuiltIn for CalculateAdvancedArguments {
         let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = script.clone();
-        let run = |turn| calls.client.calculate_advanced(asked, precision, timeout, turn);
+        let run = |turn| Calculation::new(&calls.client, timeout, turn).script(asked, precision);
         let done = calls.turn(context, run).await;
         note_one(calls, Self::TOOL, &script, precision, &done, started);
         let done = done?;

@@ -239,7 +239,7 @@ async fn call_file_tool(
         calls.check_continuity("write the file by the command that needs it")?;
     }
     let summary = RequestSummary::of(&request);
-    let run = |turn| calls.client.file(tool, request, turn);
+    let run = |turn| service::files::file(&calls.client, tool, request, turn);
     let report = calls.turn(context, run).await?;
     Ok(filed(&summary, &report))
 }

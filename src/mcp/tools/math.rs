@@ -21,6 +21,7 @@ use crate::tool_entry::{BuiltIn, CallResult, InForce};
 use calc::ledger::REMEMBERED;
 use calc::plot::{HEIGHT, Plot, WIDTH};
 use calc::{ENTRY_TIME, EXPRESSION_CHARACTERS, MAX_EXPRESSIONS};
+use service::calculate::Calculation;
 use service::request::Precision;
 
 /// Default number of calculations that `calculate_history` returns.
@@ -201,7 +202,7 @@ impl BuiltIn for CalculateBatchArguments {
         let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = expressions.0.clone();
-        let run = |turn| calls.client.calculate_batch(asked, precision, timeout, turn);
+        let run = |turn| Calculation::new(&calls.client, None, turn).batch(asked, precision, timeout);
         let done = calls.turn(context, run).await;
         let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
         let tool = Self::TOOL;
@@ -239,7 +240,7 @@ impl BuiltIn for CalculatePlotArguments {
         let started = Instant::now();
         let plot = self.plot();
         let asked = plot.clone();
-        let run = |turn| calls.client.calculate_plot(asked, timeout, turn);
+        let run = |turn| Calculation::new(&calls.client, timeout, turn).plot(asked);
         let done = calls.turn(context, run).await;
         let outcome = done.as_ref().map(|_| "a plot").map_err(|refused| refused.message.as_str());
         with_ledger(calls, |ledger| {

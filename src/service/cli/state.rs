@@ -20,7 +20,7 @@ pub(crate) struct ToolStates(BTreeMap<String, ToolState>);
 /// State of one tool.
 #[derive(Debug)]
 pub(crate) struct ToolState {
-    pub(crate) queue: Queue,
+    pub(crate) queue: Arc<Queue>,
     name: String,
     limits: BreakerLimits,
     /// A breaker of each client: calls of one that fail say nothing about those of another.
@@ -105,9 +105,9 @@ impl ToolStates {
         Self(commands.iter().map(state).collect())
     }
 
-    /// Registers a client, though it has called nothing yet.
-    pub(crate) fn know(&self, client: &Principal) {
-        self.0.values().for_each(|state| state.queue.know(client));
+    /// Registers a client with the queue of every tool.
+    pub(crate) fn register(&self, client: &Principal) {
+        self.0.values().for_each(|state| state.queue.register(client));
     }
 
     pub(crate) fn get(&self, tool: &str) -> Option<&ToolState> {

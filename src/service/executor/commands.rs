@@ -1,5 +1,5 @@
-//! Calls of declared tools, carried out: the breaker asked, the turn awaited, the cell run, and run again where the
-//! tool declares that.
+//! Carries out calls of declared tools: asks the breaker, waits for a turn, asks the hooks, runs the cell, and runs it
+//! again where the tool declares that.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,21 @@ use crate::cli::state::ToolState;
 use crate::cli::{
     self, AboutCall, Declared, DeclaredRequest, DeclaredResult, ErrorType, ToolError,
 };
-use crate::queue::Turn;
 use crate::refused::Refused;
+use crate::workbench::Workbench;
 use crate::{Caller, Refusal, Report};
 use config::policy::conduct::Retries;
 use model::call::{Call, Correlation};
 use model::outcome::{Failure, Outcome};
+
+/// One call of a declared tool.
+pub(super) struct DeclaredCall<'c> {
+    pub(super) workbench: &'c Workbench,
+    pub(super) declared: &'c Declared,
+    pub(super) request: &'c DeclaredRequest,
+    pub(super) caller: &'c Caller,
+    pub(super) about: AboutCall<'c>,
+}
 
 impl Scope {
     /// Runs one of [`Scope::commands`]; the result reports an error in its arguments.
@@ -51,7 +60,10 @@ impl Scope {
         };
         let started = Instant::now();
         info!(tool = about.tool, correlation_id = about.correlation, "tool.start");
-        let done = self.with_state(declared, (&request, call), state, &caller, about).await;
+        let workbench = &self.workbench;
+        let request = &request;
+        let of_tool = DeclaredCall { workbench, declared, request, caller: &caller, about };
+        let done = of_tool.run(call, state).await;
         let kind = match &done {
             Ok(result) => result.error_type,
             Err(_) => Some(ErrorType::ExecutionError),
@@ -69,15 +81,12 @@ impl Scope {
         );
         done
     }
+}
 
-    async fn with_state(
-        &self,
-        declared: &Declared,
-        (request, call): (&DeclaredRequest, Call),
-        state: &ToolState,
-        caller: &Caller,
-        about: AboutCall<'_>,
-    ) -> Result<DeclaredResult, Refused> {
+impl DeclaredCall<'_> {
+    /// Runs `call` as the tool's breaker, queue and hooks let it.
+    async fn run(&self, call: Call, state: &ToolState) -> Result<DeclaredResult, Refused> {
+        let Self { declared, caller, about, .. } = *self;
         // Before anything is done on behalf of the call: a hook, a turn, a look at the breaker.
         let named = caller.named(call.clone());
         let grant = self.workbench.may_call(named, declared.command.changes)?;
@@ -92,25 +101,22 @@ impl Scope {
         };
         // Held until the call has ended; a cancelled call finds its cancelled token in the cell's queue.
         let _turn = match state.queue.turn(&self.workbench.principal, &caller.cancel).await {
-            Ok(Turn::Yours(turn)) => Some(turn),
-            Ok(Turn::Cancelled) => None,
+            Ok(turn) => turn,
             Err(full) => return Ok(exhausted(&full)),
         };
         // A call that a hook refuses says nothing of the program: the pass is dropped without a verdict.
-        let call = match self.hooked(declared, request, (call, &grant), caller, about).await {
+        let call = match self.asked_of_hooks(call, &grant).await {
             Ok(call) => call,
             Err(error) => return Ok(DeclaredResult::refused(error, about)),
         };
         let argv = call.argv.words().to_vec();
-        match self.attempts(declared, call, caller).await {
+        match self.attempts(call).await {
             Ok((report, attempts)) => {
                 verdict(pass, &report.ended.outcome);
                 let ran = report.receipt.is_some();
                 let result = DeclaredResult::of(declared, report, attempts, about);
                 Ok(match ran {
-                    true => {
-                        self.read_by_hooks(declared, request, (&argv, result), caller, about).await
-                    }
+                    true => self.read_by_hooks(&argv, result).await,
                     false => result,
                 })
             }
@@ -125,12 +131,8 @@ impl Scope {
     }
 
     /// Runs the call until it has a result or no attempt is left; returns the last report and the attempts.
-    async fn attempts(
-        &self,
-        declared: &Declared,
-        call: Call,
-        caller: &Caller,
-    ) -> Result<(Report, u32), Refusal> {
+    async fn attempts(&self, call: Call) -> Result<(Report, u32), Refusal> {
+        let Self { declared, caller, .. } = *self;
         let changes = declared.command.changes;
         let retries = &declared.command.conduct.retries;
         let mut attempt = 1;

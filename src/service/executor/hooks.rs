@@ -4,12 +4,11 @@
 
 use serde_json::{Value, json};
 
-use super::Scope;
+use super::commands::DeclaredCall;
 use crate::cli::hooks::{self, Answer};
-use crate::cli::{self, AboutCall, BadRequest, Declared, DeclaredRequest, DeclaredResult};
-use crate::cli::{ErrorType, ToolError};
+use crate::cli::{self, BadRequest, DeclaredResult, ErrorType, ToolError};
 use crate::shell::{self, ScriptArgs};
-use crate::{Caller, Refusal, Report};
+use crate::{Refusal, Report};
 use config::policy::Grant;
 use config::policy::hooks::{HookPoint, HookScript};
 use model::call::{Call, Correlation};
@@ -27,76 +26,62 @@ struct Hooked<'g> {
     grant: &'g Grant,
 }
 
-impl Scope {
+impl DeclaredCall<'_> {
     /// Asks the scripts before the program about `call`; returns the call as they leave it. Every check has let the words
     /// through that the program gets, and the target is looked for last.
     ///
     /// # Errors
     /// The reason of the one that refuses, or words that the list does not take.
-    pub(super) async fn hooked(
+    pub(super) async fn asked_of_hooks(
         &self,
-        declared: &Declared,
-        request: &DeclaredRequest,
-        (call, grant): (Call, &Grant),
-        caller: &Caller,
-        about: AboutCall<'_>,
+        call: Call,
+        grant: &Grant,
     ) -> Result<Call, ToolError> {
-        let hooks = &declared.command.hooks;
+        let hooks = &self.declared.command.hooks;
         if hooks.scripts.is_empty() {
             return Ok(call);
         }
-        let mut hooked = Hooked { call, words: cli::words(declared, request)?, grant };
+        let words = cli::words(self.declared, self.request)?;
+        let mut hooked = Hooked { call, words, grant };
         // Checks, each with the words that it was asked about.
         let mut asked: Vec<(&HookScript, Vec<String>)> = Vec::new();
         for hook in hooks.scripts_at(&BEFORE) {
             if hook.at == HookPoint::Check {
                 asked.push((hook, hooked.words.clone()));
             }
-            self.ask(declared, request, (hook, &mut hooked), caller, about).await?;
+            self.ask(hook, &mut hooked).await?;
         }
         // What a transform has made since, the check has not seen.
         for (hook, words) in asked {
             if words != hooked.words {
-                self.ask(declared, request, (hook, &mut hooked), caller, about).await?;
+                self.ask(hook, &mut hooked).await?;
             }
         }
         for hook in hooks.scripts_at(&[HookPoint::Reach]) {
-            self.ask(declared, request, (hook, &mut hooked), caller, about).await?;
+            self.ask(hook, &mut hooked).await?;
         }
         Ok(hooked.call)
     }
 
     /// Asks one script, and does as it says.
-    async fn ask(
-        &self,
-        declared: &Declared,
-        request: &DeclaredRequest,
-        (hook, hooked): (&HookScript, &mut Hooked<'_>),
-        caller: &Caller,
-        about: AboutCall<'_>,
-    ) -> Result<(), ToolError> {
-        match self.answer_of(declared, request, (hook, hooked), caller, about).await? {
+    async fn ask(&self, hook: &HookScript, hooked: &mut Hooked<'_>) -> Result<(), ToolError> {
+        match self.answer(hook, hooked).await? {
             Answer::Pass => Ok(()),
-            Answer::Refuse(reason) => Err(hooks::refusal(hook, about, &reason)),
+            Answer::Refuse(reason) => Err(hooks::refusal(hook, self.about, &reason)),
             Answer::Words(given) => {
-                let request = hooks::with_words(request, given.clone());
-                hooked.call = cli::call(declared, &request, about.correlation).map_err(unfit)?;
+                let request = hooks::with_words(self.request, given.clone());
+                let call = cli::call(self.declared, &request, self.about.correlation);
+                hooked.call = call.map_err(refused_words)?;
                 hooked.words = given;
                 Ok(())
             }
         }
     }
 
-    async fn answer_of(
-        &self,
-        declared: &Declared,
-        request: &DeclaredRequest,
-        (hook, hooked): (&HookScript, &Hooked<'_>),
-        caller: &Caller,
-        about: AboutCall<'_>,
-    ) -> Result<Answer, ToolError> {
-        let input =
-            hooks::input(declared, request, &hooked.words, hooked.call.argv.words()).to_string();
+    /// Returns the answer of one script, which may be remembered.
+    async fn answer(&self, hook: &HookScript, hooked: &Hooked<'_>) -> Result<Answer, ToolError> {
+        let argv = hooked.call.argv.words();
+        let input = hooks::input(self.declared, self.request, &hooked.words, argv).to_string();
         let remembered = &self.workbench.shared.answers;
         // Per client, so that the time of an answer does not reveal another client's calls.
         let key = format!("{}\0{input}", self.workbench.principal.name());
@@ -104,10 +89,10 @@ impl Scope {
             return Ok(answer);
         }
         let only = match hook.at {
-            HookPoint::Reach => Some(self.bound_of_search(hook, hooked, about)?),
+            HookPoint::Reach => Some(self.reach_of_search(hook, hooked)?),
             HookPoint::Check | HookPoint::Transform | HookPoint::Output => None,
         };
-        let report = self.run_hook(hook, input.clone(), only, caller, about).await?;
+        let report = self.run_hook(hook, input.clone(), only).await?;
         let answer = hooks::answer(hook, &report)?;
         if hook.remember {
             remembered.put(&hook.script, &key, answer.clone());
@@ -117,17 +102,12 @@ impl Scope {
 
     /// Returns the narrowing of a cell that looks for the target of a call: to what the call names, and to what the call
     /// may reach itself.
-    fn bound_of_search(
-        &self,
-        hook: &HookScript,
-        hooked: &Hooked<'_>,
-        about: AboutCall<'_>,
-    ) -> Result<Only, ToolError> {
+    fn reach_of_search(&self, hook: &HookScript, hooked: &Hooked<'_>) -> Result<Only, ToolError> {
         let bad = |why: &str| hooks::failed(hook, &format!("cannot run: {why}"));
         // Without it the cell would have all that its profile has.
         let only = hooked.call.only.clone().ok_or_else(|| bad("the call is held to no target"))?;
         let loaded = &self.workbench.terms.loaded;
-        let name = format!("{}{}", hook.at.prefix(), about.tool);
+        let name = format!("{}{}", hook.at.prefix(), self.about.tool);
         let search = loaded.policy.terms(&name, &loaded.profiles);
         let search = search.map_err(|denial| bad(&format!("{denial}; {}", denial.hint)))?.profile;
         let job = hooked.grant.job();
@@ -149,16 +129,15 @@ impl Scope {
     /// Has the scripts after the program, which got `argv`, add their data to a result. One that fails leaves a reason in its place.
     pub(super) async fn read_by_hooks(
         &self,
-        declared: &Declared,
-        request: &DeclaredRequest,
-        (argv, mut result): (&[String], DeclaredResult),
-        caller: &Caller,
-        about: AboutCall<'_>,
+        argv: &[String],
+        mut result: DeclaredResult,
     ) -> DeclaredResult {
-        let words = cli::words(declared, request).unwrap_or_default();
-        for hook in declared.command.hooks.scripts_at(&[HookPoint::Output]) {
-            let input = hooks::with_end(hooks::input(declared, request, &words, argv), &result);
-            let report = self.run_hook(hook, input.to_string(), None, caller, about).await;
+        // Words that the list does not take made no call, so there are words.
+        let words = cli::words(self.declared, self.request).unwrap_or_default();
+        for hook in self.declared.command.hooks.scripts_at(&[HookPoint::Output]) {
+            let input = hooks::input(self.declared, self.request, &words, argv);
+            let input = hooks::with_end(input, &result);
+            let report = self.run_hook(hook, input.to_string(), None).await;
             let read = report.map_err(|error| error.message);
             let (key, value) = match read.and_then(|report| hooks::data(hook, &report)) {
                 Ok(value) => ("parsed", value),
@@ -175,8 +154,6 @@ impl Scope {
         hook: &HookScript,
         input: String,
         only: Option<Only>,
-        caller: &Caller,
-        about: AboutCall<'_>,
     ) -> Result<Report, ToolError> {
         let args = ScriptArgs {
             command: hook.script.clone(),
@@ -185,7 +162,7 @@ impl Scope {
             ..ScriptArgs::default()
         };
         let bad = |why: &dyn std::fmt::Display| hooks::failed(hook, &format!("cannot run: {why}"));
-        let name = format!("{}{}", hook.at.prefix(), about.tool);
+        let name = format!("{}{}", hook.at.prefix(), self.about.tool);
         let only = match (hook.at, only) {
             (HookPoint::Reach, Some(only)) => Some(only),
             (HookPoint::Reach, None) => return Err(bad(&"the call is held to no target")),
@@ -195,11 +172,11 @@ impl Scope {
             }
         };
         let mut call = shell::script(name, args).map_err(|error| bad(&error))?;
-        call.correlation = Correlation::new(about.correlation).ok();
+        call.correlation = Correlation::new(self.about.correlation).ok();
         call.only = only;
         // On an empty workspace, whatever is granted.
         let options = self.workbench.options(Workspace::Fresh);
-        let done = self.workbench.run(call, options, caller).await;
+        let done = self.workbench.run(call, options, self.caller).await;
         done.map_err(|refusal| match refusal {
             full @ Refusal::QueueFull { .. } => {
                 ToolError::new(ErrorType::ResourceExhausted, full.in_full())
@@ -224,7 +201,7 @@ impl Scope {
 }
 
 /// Describes words of a transform that the tool does not take.
-fn unfit(bad: BadRequest) -> ToolError {
+fn refused_words(bad: BadRequest) -> ToolError {
     let error = ToolError::from(bad);
     let message =
         format!("the operator's transform hook made a call that is refused: {}", error.message);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Scope;
-use super::sessions::shown;
+use super::shell::shown;
 use crate::Caller;
 use crate::capture::grep::Pattern;
 use crate::capture::lines::{Wanted, only};
@@ -106,10 +106,14 @@ impl Scope {
         let streams = (stdout, stderr);
         let state = match command.finished() {
             Some(ended) => {
-                let report = self.ended(command, ended, Renewed::default(), streams);
+                let report = self.ended_report(command, ended, Renewed::default(), streams);
                 JobState::Ended(Box::new(report))
             }
-            None => JobState::Running(Box::new(self.running(command, Renewed::default(), streams))),
+            None => JobState::Running(Box::new(self.running_report(
+                command,
+                Renewed::default(),
+                streams,
+            ))),
         };
         JobAnswer::One(Box::new(JobOutput { id: command.id.clone(), state, next, note, taken }))
     }

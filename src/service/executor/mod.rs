@@ -1,15 +1,11 @@
 //! The executor behind the tools, one for each server: its policy, queue, link and audit log.
 
-mod calculations;
 mod commands;
 mod figures;
-mod files;
-mod fresh;
 mod hooks;
 mod jobs;
 mod operator;
-mod projects;
-mod sessions;
+mod shell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -130,8 +126,8 @@ impl Executor {
 
     /// Makes what one client has of this executor, and registers the client, so that others leave something for it.
     pub fn scope(&self, principal: Principal) -> Scope {
-        self.shared.queue.know(&principal);
-        self.shared.tools.know(&principal);
+        self.shared.queue.register(&principal);
+        self.shared.tools.register(&principal);
         self.watching_scope(principal)
     }
 
@@ -149,8 +145,8 @@ impl Executor {
 /// audit log.
 #[derive(Debug)]
 pub struct Scope {
-    cache: Arc<calc::Cache>,
-    workbench: Workbench,
+    pub(crate) cache: Arc<calc::Cache>,
+    pub(crate) workbench: Workbench,
     client: ClientState,
 }
 
@@ -172,15 +168,13 @@ impl Scope {
     }
 
     /// Describes a refused call, with the grant that would allow it to `bash`.
-    fn denial(&self, denied: &DeniedCall) -> DenialReport {
+    pub(crate) fn denial(&self, denied: &DeniedCall) -> DenialReport {
         match &self.workbench.terms.shell {
             Some(profile) => DenialReport::of(denied, profile),
             None => DenialReport::of(denied, &Profile::nothing()),
         }
     }
-}
 
-impl Scope {
     /// Returns the client.
     pub fn principal(&self) -> &Principal {
         &self.workbench.principal

@@ -1,13 +1,14 @@
-//! `bash`, carried out: in sessions, through the workbench and the link.
+//! Runs commands, in the shell of a session or in a fresh cell, and makes their reports.
 
 use std::sync::Arc;
 
 use super::Scope;
-use crate::Caller;
+use crate::apart::{ApartRun, FileOut};
 use crate::capture::Captured;
 use crate::capture::deceptive::plain;
-use crate::capture::lines::only;
+use crate::capture::lines::{Wanted, only};
 use crate::capture::text::render;
+use crate::denied::DenialReport;
 use crate::refused::Refused;
 use crate::report::{
     BashAnswer, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport,
@@ -15,8 +16,13 @@ use crate::report::{
 };
 use crate::request::{BashRequest, Shown};
 use crate::session::Command;
-use model::job::JobMode;
-use model::outcome::{Ended, ShellAfter, Waits};
+use crate::shell::{self, ScriptArgs};
+use crate::workbench::RunOptions;
+use crate::{Caller, Report};
+use config::policy::tools::{Runs, ToolSpec};
+use model::defaults::INLINE_CHARACTERS;
+use model::job::{JobMode, ProfileName, Workspace};
+use model::outcome::{DeniedCall, Ended, ShellAfter, Waits};
 
 impl Scope {
     /// Runs a command in the shell of its session.
@@ -28,8 +34,8 @@ impl Scope {
                 let (command, renewed) = self.workbench.in_session(*command, &caller).await?;
                 let streams = printed(&command, shown);
                 Ok(match command.finished() {
-                    Some(ended) => self.ended(&command, ended, renewed, streams).into(),
-                    None => self.running(&command, renewed, streams).into(),
+                    Some(ended) => self.ended_report(&command, ended, renewed, streams).into(),
+                    None => self.running_report(&command, renewed, streams).into(),
                 })
             }
             BashRequest::End { session } => {
@@ -43,7 +49,80 @@ impl Scope {
         }
     }
 
-    pub(super) fn ended(
+    /// Runs a script in a fresh cell, as a call of `tool`.
+    pub async fn script(
+        &self,
+        tool: &'static str,
+        args: ScriptArgs,
+        caller: Caller,
+    ) -> Result<CommandReport, Refused> {
+        let call = shell::script(tool, args)?;
+        let named = call.profile.clone();
+        let surroundings = match ToolSpec::named(tool).map(|tool| tool.runs) {
+            Some(Runs::FreshCell(_)) => self.workbench.beside_the_default(&call),
+            Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
+                self.workbench.surroundings(&call.tool)
+            }
+        };
+        let options = self.workbench.options(surroundings);
+        let report = self.workbench.run(call, options, &caller).await?;
+        Ok(self.fresh_cell_report(report, named.as_ref()))
+    }
+
+    /// Runs a command in a new directory, and returns the files of it that were asked for.
+    ///
+    /// # Errors
+    /// A refusal: nothing ran.
+    pub async fn apart(
+        &self,
+        tool: &'static str,
+        asked: ApartRun,
+        caller: Caller,
+    ) -> Result<(CommandReport, Vec<FileOut>), Refused> {
+        let id = fresh_id().ok_or_else(|| Refused::failed("no random bytes"))?;
+        let asked = asked.wrapped(&id, self.workbench.shared.workspace == Workspace::Fresh);
+        let call = shell::script(tool, asked.args.clone())?;
+        let named = call.profile.clone();
+        let options = self.workbench.options(self.workbench.surroundings(&call.tool));
+        let options = RunOptions { keep: asked.kept(), ..options };
+        let report = self.workbench.run(call, options, &caller).await?;
+        let (stdout, files) = asked.parted(&report.stdout);
+        let report = Report { stdout, ..report };
+        Ok((self.fresh_cell_report(report, named.as_ref()), files))
+    }
+
+    /// Makes the report of a call that ended, under the profile that it named.
+    fn fresh_cell_report(&self, report: Report, named: Option<&ProfileName>) -> CommandReport {
+        let named = named.and_then(|name| self.workbench.terms.loaded.profiles.get(name));
+        let denial = |denied: &DeniedCall| match named {
+            Some(profile) => DenialReport::of(denied, profile),
+            None => self.denial(denied),
+        };
+        let show =
+            Shown { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
+        let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
+        let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
+        let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
+        let absent_program =
+            self.workbench.shared.host_programs.remark(&report.ended.outcome, &stderr);
+        CommandReport {
+            absent_program,
+            stdout,
+            stderr,
+            denials: report.ended.denials.iter().map(denial).collect(),
+            cwd: report.cwd,
+            timeout: report.limits.wall,
+            clamped: report.clamped,
+            receipt: report.receipt,
+            unrecorded: self.workbench.audit.trouble(),
+            output_id,
+            session: None,
+            ended: report.ended,
+        }
+    }
+
+    /// Makes the report of a command that has ended.
+    pub(super) fn ended_report(
         &self,
         command: &Command,
         ended: Arc<Ended>,
@@ -89,7 +168,8 @@ impl Scope {
         SessionReport { name, began, output_id, shell, renewed }
     }
 
-    pub(super) fn running(
+    /// Makes the report of a command that runs.
+    pub(super) fn running_report(
         &self,
         command: &Command,
         renewed: Renewed,
@@ -143,4 +223,11 @@ fn harmless(path: &str) -> String {
         .chars()
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect()
+}
+
+/// Returns a random word.
+fn fresh_id() -> Option<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -15,15 +15,18 @@ use std::time::Duration;
 
 pub use answer::{DirectoryEntry, EntryKind, FileAnswer, FileError, Region, ReplacedFile, read};
 
-use super::refused::{Refused, RefusedKind};
-use super::request::{ClerkRequest, Overwrite, SessionCommand, Wait};
-use super::session::{Restart, Retention};
-use super::shell::{self, ScriptArgs};
-use super::{Caller, Refusal};
+use nix::errno::Errno;
+
 use crate::capture::Captured;
+use crate::refused::{Refused, RefusedKind};
+use crate::report::FileReport;
+use crate::request::{ClerkRequest, FileRequest, Overwrite, SessionCommand, Wait};
+use crate::session::{Restart, Retention};
+use crate::shell::{self, ScriptArgs};
 use crate::workbench::{RunOptions, Workbench};
+use crate::{Caller, Refusal, Scope};
 use model::call::{Asked, CLERK, Call, FilePath, InvalidCall, STDIN_BYTES, Stdin};
-use model::job::Workspace;
+use model::job::{Access, Workspace};
 use model::outcome::{DeniedCall, Failure, Outcome};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
@@ -135,53 +138,116 @@ fn in_shell(
     Ok(Call { stdin, ..call })
 }
 
-impl Workbench {
-    /// Passes a request of `tool` to the cell that has the file, and returns its answer.
-    ///
-    /// # Errors
-    /// The reason why there is no answer.
-    pub(crate) async fn file(
-        &self,
-        tool: &'static str,
-        path: &FilePath,
-        request: ClerkRequest,
-        session: String,
-        caller: &Caller,
-    ) -> Result<FileReply, FileFailure> {
-        let (words, bytes) = request.parts(path);
-        let stdin = Stdin::bytes("the content", bytes)?;
-        match self.shared.workspace {
-            Workspace::Fresh | Workspace::Session(_) => {
-                let call = timed(in_shell(tool, self.sessions.shell_of(&session), &words, stdin)?);
-                let command = SessionCommand {
-                    session,
-                    call,
-                    shell: None,
-                    restart: Restart::No,
-                    wait: Wait::ToTheEnd,
-                    kept: Retention::Apart { bytes: ANSWER_BYTES },
-                };
-                let (command, renewed) = self.in_session(command, caller).await?;
-                let ended = command.finished().ok_or(FileFailure::Late)?;
-                let (stdout, stderr) = command.output();
-                let denials = ended.denials.clone();
-                let receipt = command.receipt.clone();
-                filed(&ended.outcome, &stdout, &stderr, denials, receipt, renewed.shell)
-            }
-            Workspace::Granted(_) => {
-                let call = timed(alone(tool, words, stdin)?);
-                let options = self.options(self.surroundings(&call.tool));
-                let options = RunOptions { keep: ANSWER_BYTES, ..options };
-                let report = self.run(call, options, caller).await?;
-                filed(
-                    &report.ended.outcome,
-                    &report.stdout,
-                    &report.stderr,
-                    report.ended.denials,
-                    report.receipt,
-                    None,
-                )
-            }
+/// Reads or writes a file of the workspace, as a call of `tool`.
+///
+/// # Errors
+/// The reason why the file was not read or written.
+pub async fn file(
+    scope: &Scope,
+    tool: &'static str,
+    request: FileRequest,
+    caller: Caller,
+) -> Result<FileReport, Refused> {
+    let FileRequest { path, request, session } = request;
+    let workbench = &scope.workbench;
+    let reply = answered(workbench, tool, &path, request, session, &caller).await?;
+    let FileReply { answer, denials, receipt, renewed } = reply;
+    let answer = answer.map_err(|no| {
+        let hint = way_out(&no, workbench.shared.granted);
+        let refused = Refused::failed(format!("{} {no}", path.as_str()));
+        let refused = Refused { hint: hint.map(str::to_owned), ..refused };
+        refused.protected_by(receipt.clone())
+    })?;
+    Ok(FileReport {
+        answer,
+        denials: denials.iter().map(|denied| scope.denial(denied)).collect(),
+        receipt,
+        renewed,
+        unrecorded: workbench.audit.trouble(),
+    })
+}
+
+/// Passes a request of `tool` to the cell that has the file, and returns its answer.
+///
+/// # Errors
+/// The reason why there is no answer.
+async fn answered(
+    workbench: &Workbench,
+    tool: &'static str,
+    path: &FilePath,
+    request: ClerkRequest,
+    session: String,
+    caller: &Caller,
+) -> Result<FileReply, FileFailure> {
+    let (words, bytes) = request.parts(path);
+    let stdin = Stdin::bytes("the content", bytes)?;
+    match workbench.shared.workspace {
+        Workspace::Fresh | Workspace::Session(_) => {
+            let call = timed(in_shell(tool, workbench.sessions.shell_of(&session), &words, stdin)?);
+            let command = SessionCommand {
+                session,
+                call,
+                shell: None,
+                restart: Restart::No,
+                wait: Wait::ToTheEnd,
+                kept: Retention::Apart { bytes: ANSWER_BYTES },
+            };
+            let (command, renewed) = workbench.in_session(command, caller).await?;
+            let ended = command.finished().ok_or(FileFailure::Late)?;
+            let (stdout, stderr) = command.output();
+            let denials = ended.denials.clone();
+            let receipt = command.receipt.clone();
+            filed(&ended.outcome, &stdout, &stderr, denials, receipt, renewed.shell)
+        }
+        Workspace::Granted(_) => {
+            let call = timed(alone(tool, words, stdin)?);
+            let options = workbench.options(workbench.surroundings(&call.tool));
+            let options = RunOptions { keep: ANSWER_BYTES, ..options };
+            let report = workbench.run(call, options, caller).await?;
+            filed(
+                &report.ended.outcome,
+                &report.stdout,
+                &report.stderr,
+                report.ended.denials,
+                report.receipt,
+                None,
+            )
+        }
+    }
+}
+
+/// Returns the hint for a file that was not read or written.
+fn way_out(no: &FileError, granted: Option<Access>) -> Option<&'static str> {
+    match no {
+        FileError::Exists => Some("`overwrite` replaces it"),
+        FileError::NoMatch => Some("`view` shows it as it is; spaces and ends of lines count"),
+        FileError::Many { .. } => {
+            Some("give more of the text around it, so that it stands only once")
+        }
+        FileError::Large { .. } => Some("bash has tools for parts of a file: sed, dd, split"),
+        FileError::Changed => Some("something else writes to it; try again"),
+        FileError::Errno { errno, .. } => hint_of_errno(Errno::from_raw(*errno), granted),
+        FileError::Absent
+        | FileError::Kind { .. }
+        | FileError::Outside
+        | FileError::Range { .. } => None,
+    }
+}
+
+/// Explains an errno of the kernel for a request that is valid.
+fn hint_of_errno(errno: Errno, granted: Option<Access>) -> Option<&'static str> {
+    let guarded = "a cell cannot make or change what the host obeys: .git/hooks, .git/config, \
+                   .envrc, .vscode, .idea, .claude, .mcp.json and the like";
+    let is_refusal =
+        [Errno::EPERM, Errno::EROFS, Errno::EBUSY, Errno::EXDEV, Errno::EACCES].contains(&errno);
+    match granted {
+        Some(Access::ReadOnly) if errno == Errno::EROFS => {
+            Some("the operator granted /workspace for reading only")
+        }
+        Some(Access::ReadWrite) if is_refusal && errno != Errno::EACCES => Some(guarded),
+        Some(Access::Unguarded) if errno == Errno::EROFS || errno == Errno::EBUSY => Some(guarded),
+        Some(Access::ReadOnly | Access::ReadWrite | Access::Unguarded | Access::Cache) | None => {
+            None
         }
     }
 }
