@@ -15,23 +15,6 @@ use model::call::{Call, Cwd, FilePath};
 use model::defaults::{EXEC_MAX_TIMEOUT, EXEC_TIMEOUT, HISTORY};
 use model::shells::ShellKind;
 
-/// A request for the shell of a session.
-#[derive(Debug, Clone, PartialEq)]
-pub enum BashRequest {
-    /// Ends the shell; the next command starts a new one.
-    Restart {
-        session: String,
-    },
-    /// Ends the session with its workspace.
-    End {
-        session: String,
-    },
-    Run {
-        command: Box<SessionCommand>,
-        shown: Shown,
-    },
-}
-
 /// A command for the shell of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionCommand {

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use super::sessions;
 use crate::reply;
 use model::outcome::Outcome;
-use service::report::{Detail, InputTaken, JobAnswer, JobOutput, JobState, JobSummary, time_text};
+use service::report::{
+    CommandState, Detail, InputTaken, JobAnswer, JobOutput, JobSummary, time_text,
+};
 
 /// Maximum jobs in one list.
 const MAX_LISTED: usize = 50;
@@ -22,8 +24,8 @@ pub(crate) fn answer(answer: &JobAnswer, detail: Detail) -> CallToolResult {
 fn one(output: &JobOutput, detail: Detail) -> CallToolResult {
     let JobOutput { id, state, note, taken, .. } = output;
     let mut result = match state {
-        JobState::Ended(report) => reply::of_command(report, detail),
-        JobState::Running(job) => sessions::running(job, detail),
+        CommandState::Ended(report) => reply::of_command(report, detail),
+        CommandState::Running(job) => sessions::running(job, detail),
     };
     // The command's exit code does not matter here: this call asked for its state, and has it.
     result.is_error = Some(*taken == Some(InputTaken::Nothing));

@@ -16,14 +16,14 @@ use crate::context::Context;
 use crate::reply::{self, sessions};
 use crate::tasks::TaskCandidate;
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
-use model::call::{MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES, Stdin};
+use model::call::{InvalidCall, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 use model::shells::ShellKind;
 use service::Scope;
 use service::capture::lines::Wanted;
 use service::refused::{Refused, RefusedKind};
-use service::report::{BashAnswer, RunningReport};
-use service::request::{BashRequest, ExecRequest, SessionCommand, Shown, Wait};
+use service::report::{CommandState, RunningReport, SessionAction};
+use service::request::{ExecRequest, SessionCommand, Shown, Wait};
 use service::session::{DEFAULT, Restart, Retention};
 use service::shell::{self, ScriptArgs};
 
@@ -94,44 +94,50 @@ pub struct BashArguments {
 }
 
 impl BashArguments {
-    /// Converts them to a request.
+    /// Returns what a call without a command does to its session; `None` for a call that has a command.
     ///
     /// # Errors
     /// No command, although the call neither restarts the shell nor ends the session; or both.
-    pub(crate) fn request(self) -> Result<BashRequest, Refused> {
-        let session = self.session.unwrap_or_else(|| DEFAULT.to_owned());
-        if self.end {
-            return match (&self.command, self.restart || self.shell.is_some()) {
-                (None, false) => Ok(BashRequest::End { session }),
-                (_, _) => {
-                    let both = "bash: `end` goes with no `command`, `restart` or `shell`";
-                    Err(Refused::new(RefusedKind::Arguments, both)
-                        .with_hint("call it once more for each"))
-                }
-            };
-        }
-        let Some(command) = self.command else {
-            if self.restart && self.shell.is_none() {
-                return Ok(BashRequest::Restart { session });
-            }
-            if self.restart {
-                let alone = "bash: `shell` goes with a `command`";
-                return Err(Refused::new(RefusedKind::Arguments, alone)
-                    .with_hint("the first command in that shell"));
-            }
-            let missing = Refused::new(RefusedKind::Arguments, "bash: missing field `command`");
-            return Err(missing.with_hint("only with `restart` or `end` can it be left out"));
+    fn session_action(&self) -> Result<Option<SessionAction>, Refused> {
+        let refused = |message: &str, hint: &str| {
+            Err(Refused::new(RefusedKind::Arguments, message).with_hint(hint))
         };
+        match (self.end, &self.command, self.restart, self.shell) {
+            (true, None, false, None) => Ok(Some(SessionAction::End)),
+            (true, ..) => refused(
+                "bash: `end` goes with no `command`, `restart` or `shell`",
+                "call it once more for each",
+            ),
+            (false, Some(_), ..) => Ok(None),
+            (false, None, true, None) => Ok(Some(SessionAction::Restart)),
+            (false, None, true, Some(_)) => {
+                refused("bash: `shell` goes with a `command`", "the first command in that shell")
+            }
+            (false, None, false, _) => refused(
+                "bash: missing field `command`",
+                "only with `restart` or `end` can it be left out",
+            ),
+        }
+    }
+
+    /// Builds the command for `session`, and what of its output the reply shows. Adds its arguments, for the history.
+    ///
+    /// # Errors
+    /// An argument out of its bounds; the error names the field.
+    fn into_command(
+        self,
+        session: String,
+    ) -> Result<(SessionCommand, Shown, ScriptArgs), InvalidCall> {
         let is_open = self.input.unwrap_or(self.background && self.stdin.is_none());
         let args = ScriptArgs {
-            command,
+            command: self.command.unwrap_or_default(),
             stdin: self.stdin.unwrap_or_default().into_bytes(),
             cwd: self.cwd,
             env: self.env,
             timeout: self.timeout.map(|seconds| seconds.0),
             ..ScriptArgs::default()
         };
-        let mut call = shell::script(Self::TOOL, args)?;
+        let mut call = shell::script(Self::TOOL, args.clone())?;
         call.stdin = match (self.tty, is_open) {
             (true, _) => call.stdin.at_terminal(),
             (false, true) => call.stdin.open(),
@@ -149,7 +155,8 @@ impl BashArguments {
             characters: self.max_output.unwrap_or(INLINE_CHARACTERS).min(INLINE_CHARACTERS),
             lines: Wanted { head: self.head, tail: self.tail },
         };
-        Ok(BashRequest::Run { command: Box::new(command), shown })
+        // The time limit is not part of the history.
+        Ok((command, shown, ScriptArgs { timeout: None, ..args }))
     }
 }
 
@@ -172,33 +179,29 @@ impl BuiltIn for BashArguments {
     }
 
     async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
-        let exec_args = ScriptArgs {
-            command: self.command.clone().unwrap_or_default(),
-            cwd: self.cwd.clone(),
-            env: self.env.clone(),
-            stdin: self.stdin.clone().unwrap_or_default().into_bytes(),
-            ..ScriptArgs::default()
-        };
-        let detail = self.detail.into();
-        let mut request = self.request()?;
-        if let BashRequest::Run { command, .. } = &mut request {
-            if TaskCandidate::of(context).is_some() {
-                command.wait = command.wait.in_a_task();
-            }
-            run_without_later_calls(calls, command)?;
+        let session = self.session.clone().unwrap_or_else(|| DEFAULT.to_owned());
+        let client = &calls.client;
+        if let Some(action) = self.session_action()? {
+            let change = |caller| client.change_session(&session, action, caller);
+            calls.with_progress(context, change).await?;
+            return Ok(sessions::done(&session, action));
         }
-        let answer =
-            calls.with_progress(context, |caller| calls.client.bash(request, caller)).await?;
-        Ok(match answer {
-            BashAnswer::Ended(report) => {
-                calls.client.state().history.add(&report, exec_args.into());
+        let detail = self.detail.into();
+        let (mut command, shown, args) = self.into_command(session)?;
+        if TaskCandidate::of(context).is_some() {
+            command.wait = command.wait.in_a_task();
+        }
+        run_without_later_calls(calls, &mut command)?;
+        let run = |caller| client.bash(command, shown, caller);
+        Ok(match calls.with_progress(context, run).await? {
+            CommandState::Ended(report) => {
+                client.state().history.add(&report, args.into());
                 reply::of_command(&report, detail)
             }
-            BashAnswer::Running(job) => {
-                add_job_to_history(&calls.client, &job, exec_args.into());
+            CommandState::Running(job) => {
+                add_job_to_history(client, &job, args.into());
                 sessions::running(&job, detail)
             }
-            BashAnswer::Done { session, what } => sessions::done(&session, what),
         })
     }
 }

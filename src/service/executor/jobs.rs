@@ -13,7 +13,7 @@ use crate::capture::text::render;
 use crate::capture::{Captured, KEPT_BYTES};
 use crate::refused::{Refused, RefusedKind};
 use crate::report::{
-    Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary, Renewed, StreamReport,
+    Cut, InputTaken, JobAnswer, JobEnd, JobOutput, JobSummary, Renewed, StreamReport,
 };
 use crate::request::{InputRequest, JobRequest, OutputRequest, Shown};
 use crate::session::{Command, Eof, InputEnd, Offsets, Rest, Stop, WriteResult};
@@ -103,18 +103,7 @@ impl Scope {
         taken: Option<InputTaken>,
     ) -> JobAnswer {
         let ShownStreams { stdout, stderr, next } = seen;
-        let streams = (stdout, stderr);
-        let state = match command.finished() {
-            Some(ended) => {
-                let report = self.ended_report(command, ended, Renewed::default(), streams);
-                JobState::Ended(Box::new(report))
-            }
-            None => JobState::Running(Box::new(self.running_report(
-                command,
-                Renewed::default(),
-                streams,
-            ))),
-        };
+        let state = self.state_of(command, Renewed::default(), (stdout, stderr));
         JobAnswer::One(Box::new(JobOutput { id: command.id.clone(), state, next, note, taken }))
     }
 }

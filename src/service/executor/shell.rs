@@ -11,10 +11,10 @@ use crate::capture::text::render;
 use crate::denied::DenialReport;
 use crate::refused::Refused;
 use crate::report::{
-    BashAnswer, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport,
+    CommandReport, CommandState, Cut, Renewed, RunningReport, SessionAction, SessionReport,
     ShellState, StreamReport, are_cut,
 };
-use crate::request::{BashRequest, Shown};
+use crate::request::{SessionCommand, Shown};
 use crate::session::Command;
 use crate::shell::{self, ScriptArgs};
 use crate::workbench::RunOptions;
@@ -25,27 +25,50 @@ use model::job::{JobMode, ProfileName, Workspace};
 use model::outcome::{DeniedCall, Ended, ShellAfter, Waits};
 
 impl Scope {
-    /// Runs a command in the shell of its session.
-    pub async fn bash(&self, request: BashRequest, caller: Caller) -> Result<BashAnswer, Refused> {
-        match request {
-            BashRequest::Run { mut command, shown } => {
-                let asked = &mut command.call.asked;
-                asked.wall = asked.wall.or(self.workbench.terms.default_timeout);
-                let (command, renewed) = self.workbench.in_session(*command, &caller).await?;
-                let streams = printed(&command, shown);
-                Ok(match command.finished() {
-                    Some(ended) => self.ended_report(&command, ended, renewed, streams).into(),
-                    None => self.running_report(&command, renewed, streams).into(),
-                })
-            }
-            BashRequest::End { session } => {
-                self.workbench.end_session(&session, &caller).await?;
-                Ok(BashAnswer::Done { session, what: SessionAction::Ended })
-            }
-            BashRequest::Restart { session } => {
-                self.workbench.restart(&session, &caller).await?;
-                Ok(BashAnswer::Done { session, what: SessionAction::Restarted })
-            }
+    /// Runs a command in the shell of its session, and returns its report with the output that is to be shown.
+    ///
+    /// # Errors
+    /// A denial by policy, or a session that cannot take the command: nothing ran.
+    pub async fn bash(
+        &self,
+        mut command: SessionCommand,
+        show: Shown,
+        caller: Caller,
+    ) -> Result<CommandState, Refused> {
+        let asked = &mut command.call.asked;
+        asked.wall = asked.wall.or(self.workbench.terms.default_timeout);
+        let (command, renewed) = self.workbench.in_session(command, &caller).await?;
+        let (stdout, stderr) = command.output();
+        Ok(self.state_of(&command, renewed, shown(&stdout, &stderr, show)))
+    }
+
+    /// Restarts the shell of a session, or ends the session.
+    ///
+    /// # Errors
+    /// A name that no session has or can have.
+    pub async fn change_session(
+        &self,
+        session: &str,
+        action: SessionAction,
+        caller: Caller,
+    ) -> Result<(), Refused> {
+        match action {
+            SessionAction::Restart => self.workbench.restart(session, &caller).await?,
+            SessionAction::End => self.workbench.end_session(session, &caller).await?,
+        }
+        Ok(())
+    }
+
+    /// Makes the report of a command that has ended, or that runs.
+    pub(super) fn state_of(
+        &self,
+        command: &Command,
+        renewed: Renewed,
+        streams: (StreamReport, StreamReport),
+    ) -> CommandState {
+        match command.finished() {
+            Some(ended) => self.ended_report(command, ended, renewed, streams).into(),
+            None => self.running_report(command, renewed, streams).into(),
         }
     }
 
@@ -122,7 +145,7 @@ impl Scope {
     }
 
     /// Makes the report of a command that has ended.
-    pub(super) fn ended_report(
+    fn ended_report(
         &self,
         command: &Command,
         ended: Arc<Ended>,
@@ -169,7 +192,7 @@ impl Scope {
     }
 
     /// Makes the report of a command that runs.
-    pub(super) fn running_report(
+    fn running_report(
         &self,
         command: &Command,
         renewed: Renewed,
@@ -194,12 +217,6 @@ impl Scope {
                 .collect(),
         }
     }
-}
-
-/// Returns the output of a command before its end, as a reply shows it.
-fn printed(command: &Command, show: Shown) -> (StreamReport, StreamReport) {
-    let (stdout, stderr) = command.output();
-    shown(&stdout, &stderr, show)
 }
 
 /// Returns both streams as a reply shows them.

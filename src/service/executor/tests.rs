@@ -15,7 +15,7 @@ use crate::Caller;
 use crate::capture::lines::Wanted;
 use crate::cli::state::ToolHealth;
 use crate::patience::soon;
-use crate::request::{BashRequest, Precision, SessionCommand, Shown, Wait};
+use crate::request::{Precision, SessionCommand, Shown, Wait};
 use crate::session::{DEFAULT, Restart, Retention};
 use crate::shell::{self, ScriptArgs};
 use config::{Config, Origin};
@@ -143,9 +143,8 @@ async fn begin(client: &Scope, supervisor: &OwnedFd) -> Result<SessionId, Failed
         kept: Retention::Spooled,
     };
     let shown = Shown { characters: 100, lines: Wanted::default() };
-    let request = BashRequest::Run { command: Box::new(command), shown };
     let started = tokio::select! {
-        answer = client.bash(request, Caller::default()) => {
+        answer = client.bash(command, shown, Caller::default()) => {
             return Err(format!("answered without a supervisor: {answer:?}").into());
         }
         frame = next(supervisor) => frame?,

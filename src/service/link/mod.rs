@@ -2,10 +2,9 @@
 //!
 //! Only a [`Grant`] can be sent, so no call reaches the supervisor without a policy decision.
 
-mod control;
 mod metrics;
+mod requests;
 mod sending;
-mod sessions;
 mod streams;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,8 +19,8 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use sending::{MAX_FAILURES, Outgoing, PAUSE};
 
-pub use control::Control;
 pub use metrics::Metrics;
+pub use requests::Control;
 pub use streams::CancelOnDrop;
 
 use config::policy::Grant;

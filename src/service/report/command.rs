@@ -67,36 +67,33 @@ pub fn are_cut(stdout: &StreamReport, stderr: &StreamReport) -> bool {
     stdout.cut != Cut::Whole || stderr.cut != Cut::Whole
 }
 
-/// Result of a call of `bash`.
+/// A command, as a reply reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BashAnswer {
-    /// The command has ended.
+pub enum CommandState {
     Ended(Box<CommandReport>),
-    /// The command continues as a job.
+    /// It continues as a job.
     Running(Box<RunningReport>),
-    /// The call had no command.
-    Done { session: String, what: SessionAction },
 }
 
-impl From<CommandReport> for BashAnswer {
+impl From<CommandReport> for CommandState {
     fn from(report: CommandReport) -> Self {
         Self::Ended(Box::new(report))
     }
 }
 
-impl From<RunningReport> for BashAnswer {
+impl From<RunningReport> for CommandState {
     fn from(running: RunningReport) -> Self {
         Self::Running(Box::new(running))
     }
 }
 
-/// Result of a call without a command for its session.
+/// What a call without a command does to its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionAction {
-    /// Its shell has ended; the next command gets a new one.
-    Restarted,
-    /// It has ended.
-    Ended,
+    /// Ends its shell; the next command gets a new one.
+    Restart,
+    /// Ends it with its workspace.
+    End,
 }
 
 /// The session in which a command ran.

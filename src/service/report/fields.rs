@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    Clamped, CommandReport, InputTaken, JobOutput, JobState, JobSummary, RunningReport,
+    Clamped, CommandReport, CommandState, InputTaken, JobOutput, JobSummary, RunningReport,
     SessionAction, SessionFields, SessionReport, StreamReport, are_cut, changes, network,
     protection,
 };
@@ -227,8 +227,8 @@ impl RunningReport {
 /// Returns the fields of a call that has no command.
 pub fn session_fields(session: &str, what: SessionAction) -> Value {
     let outcome = match what {
-        SessionAction::Restarted => "restarted",
-        SessionAction::Ended => "ended",
+        SessionAction::Restart => "restarted",
+        SessionAction::End => "ended",
     };
     json!({
         "outcome": outcome, "session": { "id": session }, "notes": [what.note(session)],
@@ -239,8 +239,8 @@ impl JobOutput {
     /// Returns the fields of the command, of its job and of what its input took.
     pub fn fields(&self, detail: Detail) -> Value {
         let mut fields = match &self.state {
-            JobState::Ended(report) => report.fields(detail),
-            JobState::Running(running) => running.fields(detail),
+            CommandState::Ended(report) => report.fields(detail),
+            CommandState::Running(running) => running.fields(detail),
         };
         let Some(map) = fields.as_object_mut() else { return fields };
         map.insert("job".to_owned(), json!(self.id));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CommandReport, RunningReport};
+use super::CommandState;
 use crate::session::Offsets;
 use model::outcome::Outcome;
 
@@ -18,7 +18,7 @@ pub enum JobAnswer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobOutput {
     pub id: String,
-    pub state: JobState,
+    pub state: CommandState,
     /// Byte offsets at which the next call reads on.
     pub next: Offsets,
     /// Additional remark, one line.
@@ -34,13 +34,6 @@ pub enum InputTaken {
     Bytes(usize),
     /// Nothing: no process reads the input.
     Nothing,
-}
-
-/// Progress of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobState {
-    Ended(Box<CommandReport>),
-    Running(Box<RunningReport>),
 }
 
 /// A job in a list.

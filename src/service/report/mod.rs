@@ -13,10 +13,10 @@ mod protection;
 
 pub use calculation::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
 pub use command::{
-    BashAnswer, Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionFields,
-    SessionReport, ShellState, StreamReport, are_cut,
+    Clamped, CommandReport, CommandState, Cut, Renewed, RunningReport, SessionAction,
+    SessionFields, SessionReport, ShellState, StreamReport, are_cut,
 };
 pub use fields::{Detail, millis, session_fields, time_text, to_value};
 pub use file::FileReport;
-pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobState, JobSummary};
+pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobSummary};
 pub use protection::{receipt_fields, unrecorded_fields};

@@ -116,14 +116,14 @@ impl SessionReport {
 }
 
 impl SessionAction {
-    /// Describes it.
+    /// Describes what it did.
     pub fn note(self, session: &str) -> String {
         match self {
-            Self::Restarted => format!(
+            Self::Restart => format!(
                 "session `{session}`: the shell and all that ran in it has ended; the next call \
                  starts a new one, in the same /workspace"
             ),
-            Self::Ended => format!(
+            Self::End => format!(
                 "session `{session}` has ended with all that ran in it; a /workspace of its own is gone, \
                  a granted one stays; the next call with this name begins a new session"
             ),
