@@ -14,17 +14,17 @@ use mcp::values::{JsonValues, MAX_VALUES};
 use service::fair::{FairShare, Share};
 
 /// Unit of the memory for bodies, in bytes.
-const PIECE: usize = 1 << 10;
+const MEMORY_UNIT: usize = 1 << 10;
 
 /// Bytes that are reserved for requests of operators.
-const OPERATORS: usize = 4 << 20;
+const OPERATOR_BYTES: usize = 4 << 20;
 
 /// Memory for the bodies of all requests, and for their answers.
 #[derive(Debug)]
-pub struct Bodies {
+pub struct BodyMemory {
     room: Arc<FairShare>,
     operators: Arc<FairShare>,
-    most: usize,
+    max_bytes: usize,
     time: Duration,
 }
 
@@ -40,35 +40,35 @@ pub(crate) enum BodyForm {
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     pub(crate) bytes: Bytes,
-    pub(crate) room: RequestRoom,
+    pub(crate) room: RequestMemory,
 }
 
 /// Memory of one request, until all clones are dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct RequestRoom(Arc<Mutex<Share>>);
+pub(crate) struct RequestMemory(Arc<Mutex<Share>>);
 
-impl RequestRoom {
+impl RequestMemory {
     /// Takes memory for `bytes` more. Returns false, and takes nothing, if the client cannot have it now.
     #[must_use]
     pub(crate) fn grow(&self, bytes: usize) -> bool {
         let mut share = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        share.grow(bytes.div_ceil(PIECE))
+        share.grow(bytes.div_ceil(MEMORY_UNIT))
     }
 }
 
-impl Bodies {
+impl BodyMemory {
     /// Registers a client, so that memory is reserved for it.
     pub(crate) fn register(&self, client: &Client) {
-        self.of(client).register(&client.principal);
+        self.share_of(client).register(&client.principal);
     }
 
-    /// Bounds one body by `most` bytes and `time`, and all of them together by `room` bytes.
-    pub fn new(most: usize, room: usize, time: Duration) -> Self {
-        let operators = FairShare::new(OPERATORS / PIECE);
-        Self { room: FairShare::new(room / PIECE), operators, most, time }
+    /// Bounds one body by `max_bytes` bytes and `time`, and all of them together by `room` bytes.
+    pub fn new(max_bytes: usize, room: usize, time: Duration) -> Self {
+        let operators = FairShare::new(OPERATOR_BYTES / MEMORY_UNIT);
+        Self { room: FairShare::new(room / MEMORY_UNIT), operators, max_bytes, time }
     }
 
-    fn of(&self, client: &Client) -> &Arc<FairShare> {
+    fn share_of(&self, client: &Client) -> &Arc<FairShare> {
         match client.rights {
             ClientRights::Agent => &self.room,
             ClientRights::Operator => &self.operators,
@@ -82,29 +82,30 @@ impl Bodies {
     pub(crate) async fn read(
         &self,
         client: &Client,
-        (headers, form): (&HeaderMap, BodyForm),
+        headers: &HeaderMap,
+        form: BodyForm,
         body: Body,
     ) -> Result<HeldBody, Refusal> {
         let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         let declared = declared.and_then(|text| text.parse::<usize>().ok());
-        if declared.is_some_and(|length| length > self.most) {
+        if declared.is_some_and(|length| length > self.max_bytes) {
             return Err(self.too_large());
         }
         let late = |_| {
             let message = format!("the body did not arrive within {} s", self.time.as_secs());
             Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", message)
         };
-        tokio::time::timeout(self.time, self.whole(client, form, body)).await.map_err(late)?
+        tokio::time::timeout(self.time, self.read_to_end(client, form, body)).await.map_err(late)?
     }
 
-    async fn whole(
+    async fn read_to_end(
         &self,
         client: &Client,
         form: BodyForm,
         mut body: Body,
     ) -> Result<HeldBody, Refusal> {
         let full = || busy("too many large requests are being read");
-        let mut room = self.of(client).take(&client.principal, 0).ok_or_else(full)?;
+        let mut room = self.share_of(client).take(&client.principal, 0).ok_or_else(full)?;
         let mut bytes = Vec::new();
         let mut values = JsonValues::default();
         while let Some(frame) = body.frame().await {
@@ -113,7 +114,7 @@ impl Bodies {
             })?;
             let Ok(piece) = frame.into_data() else { continue };
             let length = bytes.len().saturating_add(piece.len());
-            if length > self.most {
+            if length > self.max_bytes {
                 return Err(self.too_large());
             }
             if form == BodyForm::Json {
@@ -124,18 +125,18 @@ impl Bodies {
                 return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
             }
             let held = length.saturating_add(values.bytes());
-            let more = held.div_ceil(PIECE).saturating_sub(room.places());
+            let more = held.div_ceil(MEMORY_UNIT).saturating_sub(room.places());
             if more > 0 && !room.grow(more) {
                 return Err(full());
             }
             bytes.extend_from_slice(&piece);
         }
-        let room = RequestRoom(Arc::new(Mutex::new(room)));
+        let room = RequestMemory(Arc::new(Mutex::new(room)));
         Ok(HeldBody { bytes: bytes.into(), room })
     }
 
     fn too_large(&self) -> Refusal {
-        let message = format!("a body has {} bytes at most", self.most);
+        let message = format!("a body has {} bytes at most", self.max_bytes);
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 }
@@ -153,8 +154,8 @@ mod tests {
 
     const AS_JSON: BodyForm = BodyForm::Json;
 
-    fn bodies() -> Bodies {
-        Bodies::new(4 * PIECE, 6 * PIECE, Duration::from_secs(60))
+    fn bodies() -> BodyMemory {
+        BodyMemory::new(4 * MEMORY_UNIT, 6 * MEMORY_UNIT, Duration::from_secs(60))
     }
 
     fn named(name: &str, rights: ClientRights) -> Client {
@@ -165,10 +166,10 @@ mod tests {
         named("a", ClientRights::Agent)
     }
 
-    async fn read(bodies: &Bodies, length: usize) -> Result<HeldBody, u16> {
+    async fn read(bodies: &BodyMemory, length: usize) -> Result<HeldBody, u16> {
         let body = Body::from(vec![b'x'; length]);
         bodies
-            .read(&own(), (&HeaderMap::new(), AS_JSON), body)
+            .read(&own(), &HeaderMap::new(), AS_JSON, body)
             .await
             .map_err(|refusal| refusal.status.as_u16())
     }
@@ -176,16 +177,16 @@ mod tests {
     #[tokio::test]
     async fn a_body_has_its_size_and_all_have_theirs_together() {
         let bodies = bodies();
-        let first = read(&bodies, 4 * PIECE).await.expect("it is not too large");
-        assert_eq!(first.bytes.len(), 4 * PIECE);
-        assert_eq!(read(&bodies, 4 * PIECE + 1).await.err(), Some(413));
+        let first = read(&bodies, 4 * MEMORY_UNIT).await.expect("it is not too large");
+        assert_eq!(first.bytes.len(), 4 * MEMORY_UNIT);
+        assert_eq!(read(&bodies, 4 * MEMORY_UNIT + 1).await.err(), Some(413));
         assert_eq!(
-            read(&bodies, 3 * PIECE).await.err(),
+            read(&bodies, 3 * MEMORY_UNIT).await.err(),
             Some(503),
             "the first has most of the room"
         );
         drop(first);
-        assert!(read(&bodies, 3 * PIECE).await.is_ok(), "the room came back");
+        assert!(read(&bodies, 3 * MEMORY_UNIT).await.is_ok(), "the room came back");
     }
 
     #[tokio::test]
@@ -193,19 +194,19 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, "67108864".parse().expect("a value"));
         let never = Body::new(http_body_util::channel::Channel::<Bytes>::new(1).1);
-        let refused = bodies().read(&own(), (&headers, AS_JSON), never).await;
+        let refused = bodies().read(&own(), &headers, AS_JSON, never).await;
         let refused = refused.map_err(|refusal| refusal.status.as_u16());
         assert_eq!(refused.err(), Some(413));
     }
 
     #[tokio::test]
     async fn a_small_text_of_many_values_is_too_large_and_keeps_no_client_out() {
-        let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
+        let bodies = BodyMemory::new(16 << 20, 64 << 20, Duration::from_secs(60));
         let greedy = own();
         let modest = named("b", ClientRights::Agent);
         bodies.register(&modest);
         let read = async |client: &Client, text: String| {
-            let read = bodies.read(client, (&HeaderMap::new(), AS_JSON), Body::from(text)).await;
+            let read = bodies.read(client, &HeaderMap::new(), AS_JSON, Body::from(text)).await;
             read.map_err(|refusal| refusal.status.as_u16())
         };
         let many = |values: usize| format!("[{}0]", "0,".repeat(values));
@@ -218,40 +219,40 @@ mod tests {
             }
         };
         assert_eq!(refused, 503);
-        assert!((2..=4).contains(&held.len()), "{}: memory was reckoned with", held.len());
+        assert!((2..=4).contains(&held.len()), "{}: memory was counted", held.len());
         assert!(read(&modest, " ".repeat(8 << 20)).await.is_ok(), "another finds room");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_arrive_is_not_waited_for() {
         let (_sender, never) = http_body_util::channel::Channel::<Bytes>::new(1);
-        let refused = bodies().read(&own(), (&HeaderMap::new(), AS_JSON), Body::new(never)).await;
+        let refused = bodies().read(&own(), &HeaderMap::new(), AS_JSON, Body::new(never)).await;
         assert_eq!(refused.map_err(|refusal| refusal.status.as_u16()).err(), Some(408));
     }
 
     #[tokio::test]
     async fn an_operator_and_agents_take_no_memory_from_each_other() {
-        let bodies = Bodies::new(4 * PIECE, 8 * PIECE, Duration::from_secs(60));
+        let bodies = BodyMemory::new(4 * MEMORY_UNIT, 8 * MEMORY_UNIT, Duration::from_secs(60));
         let agent = own();
         let operator = named("ops", ClientRights::Operator);
         [&agent, &operator].into_iter().for_each(|client| bodies.register(client));
         let read = async |client: &Client, length: usize| {
             let body = Body::from(vec![b'x'; length]);
-            bodies.read(client, (&HeaderMap::new(), AS_JSON), body).await
+            bodies.read(client, &HeaderMap::new(), AS_JSON, body).await
         };
-        let held = [read(&agent, 4 * PIECE).await, read(&agent, 4 * PIECE).await];
+        let held = [read(&agent, 4 * MEMORY_UNIT).await, read(&agent, 4 * MEMORY_UNIT).await];
         assert!(held.iter().all(Result::is_ok), "the only agent has all of it");
         assert!(read(&agent, 1).await.is_err());
-        assert!(read(&operator, PIECE).await.is_ok());
+        assert!(read(&operator, MEMORY_UNIT).await.is_ok());
     }
 
     #[tokio::test]
     async fn values_are_counted_in_json_and_not_in_files() {
-        let bodies = Bodies::new(16 << 20, 64 << 20, Duration::from_secs(60));
+        let bodies = BodyMemory::new(16 << 20, 64 << 20, Duration::from_secs(60));
         let many = ",".repeat(MAX_VALUES + 1);
         let read = async |form: BodyForm| {
             let body = Body::from(many.clone());
-            bodies.read(&own(), (&HeaderMap::new(), form), body).await.is_ok()
+            bodies.read(&own(), &HeaderMap::new(), form, body).await.is_ok()
         };
         assert_eq!((read(BodyForm::Json).await, read(BodyForm::Form).await), (false, true));
     }

@@ -25,38 +25,37 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
 use crate::access::Peer;
-use crate::limits::{HEAD_BYTES, HEADERS, ListenerLimits};
+use crate::limits::{ListenerLimits, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::respond::Refusal;
 
 /// Connections of a server: their maximum number, and when each was last used.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    most: usize,
-    open: Mutex<Open>,
+    max: usize,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     next: u64,
-    all: BTreeMap<u64, Use>,
+    all: BTreeMap<u64, ConnectionUse>,
 }
 
 /// Reason to keep a connection that serves no request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Keep {
-    /// Nothing ends with it.
-    Freely,
-    /// Its client would lose state with it: it makes room after others.
-    Rather,
-    /// It makes no room.
-    Always,
+pub(crate) enum KeepReason {
+    Nothing,
+    /// Its client would lose state with it: others are closed before it.
+    State,
+    /// It is not closed.
+    Work,
 }
 
-/// Returns the reason to keep a connection, when another needs its place.
-type Kept = Box<dyn Fn() -> Keep + Send + Sync>;
+/// Returns the reason to keep a connection when another needs its slot.
+type KeepProbe = Box<dyn Fn() -> KeepReason + Send + Sync>;
 
 /// Use of one connection.
-struct Use {
+struct ConnectionUse {
     /// Address of the client; absent for a Unix socket.
     sender: Option<IpAddr>,
     /// Requests that it serves now.
@@ -67,39 +66,39 @@ struct Use {
     since: Instant,
     close: CancellationToken,
     /// Reason to keep it between requests. HTTP has no such reason: only requests end with a connection.
-    kept: Option<Kept>,
+    kept: Option<KeepProbe>,
 }
 
-impl std::fmt::Debug for Use {
+impl std::fmt::Debug for ConnectionUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Use").field("serving", &self.serving).finish_non_exhaustive()
+        f.debug_struct("ConnectionUse").field("serving", &self.serving).finish_non_exhaustive()
     }
 }
 
-/// Place of a connection; dropping it frees the place.
+/// Slot of a connection; dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     id: u64,
     close: CancellationToken,
 }
 
 impl Connections {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, open: Mutex::default() }
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, open: Mutex::default() }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. Where all are taken, a connection that is not being served makes room: of the address that has
+    /// Takes a slot. Where all are taken, a connection that is not being served makes room: of the address that has
     /// most of those, first one that never had a request, then the one idle for longest. Returns `None` only if each
     /// connection is being served, or has a reason to be kept without a request.
-    pub(crate) fn place(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+    pub(crate) fn take_slot(self: &Arc<Self>, peer: Peer) -> Option<ConnectionSlot> {
         let mut open = self.open();
-        if open.all.len() >= self.most {
-            let closing = open.least_missed()?;
+        if open.all.len() >= self.max {
+            let closing = open.eviction_candidate()?;
             open.all.remove(&closing)?.close.cancel();
         }
         let id = open.next;
@@ -108,9 +107,16 @@ impl Connections {
         let sender = peer.sender();
         let since = Instant::now();
         let close_it = close.clone();
-        let now = Use { sender, serving: 0, is_used: false, since, close: close_it, kept: None };
+        let now = ConnectionUse {
+            sender,
+            serving: 0,
+            is_used: false,
+            since,
+            close: close_it,
+            kept: None,
+        };
         open.all.insert(id, now);
-        Some(Place { connections: Arc::clone(self), id, close })
+        Some(ConnectionSlot { connections: Arc::clone(self), id, close })
     }
 
     /// Notes the beginning of a request, or its end.
@@ -122,31 +128,32 @@ impl Connections {
     }
 }
 
-impl Open {
-    fn least_missed(&self) -> Option<u64> {
-        let keep = |one: &Use| one.kept.as_ref().map_or(Keep::Freely, |kept| kept());
+impl OpenConnections {
+    fn eviction_candidate(&self) -> Option<u64> {
+        let keep =
+            |one: &ConnectionUse| one.kept.as_ref().map_or(KeepReason::Nothing, |kept| kept());
         let idle = self.all.iter().filter(|(_, one)| one.serving == 0);
         let idle = idle.map(|(id, one)| (*id, one, keep(one)));
-        let idle: Vec<_> = idle.filter(|(.., keep)| *keep < Keep::Always).collect();
+        let idle: Vec<_> = idle.filter(|(.., keep)| *keep < KeepReason::Work).collect();
         let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
         for (_, one, _) in &idle {
             *counts.entry(one.sender).or_default() += 1;
         }
-        let order = |(_, one, keep): &(u64, &Use, Keep)| {
+        let order = |(_, one, keep): &(u64, &ConnectionUse, KeepReason)| {
             (Reverse(counts.get(&one.sender).copied()), *keep, one.is_used, one.since)
         };
         idle.iter().min_by_key(|one| order(one)).map(|(id, ..)| *id)
     }
 }
 
-impl Place {
-    /// Resolves when another connection needs the place.
-    pub(crate) fn given_away(&self) -> WaitForCancellationFuture<'_> {
+impl ConnectionSlot {
+    /// Resolves when another connection needs the slot.
+    pub(crate) fn evicted(&self) -> WaitForCancellationFuture<'_> {
         self.close.cancelled()
     }
 
-    /// Has `kept` asked before the connection makes room. It must not use the table of connections.
-    pub(crate) fn kept_by(&self, kept: impl Fn() -> Keep + Send + Sync + 'static) {
+    /// Makes the connection ask `kept` before it makes room. `kept` must not use the table of connections.
+    pub(crate) fn set_keep_probe(&self, kept: impl Fn() -> KeepReason + Send + Sync + 'static) {
         if let Some(one) = self.connections.open().all.get_mut(&self.id) {
             one.kept = Some(Box::new(kept));
         }
@@ -158,7 +165,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.connections.open().all.remove(&self.id);
     }
@@ -189,41 +196,43 @@ impl Drop for Serving {
     }
 }
 
+/// Parts of a server that each of its connections needs.
+#[derive(Clone)]
+pub(crate) struct ConnectionSetup {
+    pub(crate) router: Router,
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) limits: ListenerLimits,
+    pub(crate) stop: CancellationToken,
+}
+
 /// Serves a connection until its client or the server ends it.
 pub(crate) async fn connection<S>(
     stream: S,
-    tls: Option<TlsAcceptor>,
     peer: Peer,
-    router: Router,
-    place: Place,
-    (limits, stop): (ListenerLimits, CancellationToken),
+    slot: ConnectionSlot,
+    setup: ConnectionSetup,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(limits.write_time));
+    stream.set_write_timeout(Some(setup.limits.write_time));
     let stream = Box::pin(stream);
-    let Some(tls) = tls else {
-        return requests(stream, peer, router, place, limits, stop).await;
+    let Some(tls) = setup.tls.clone() else {
+        return requests(stream, peer, slot, setup).await;
     };
-    match tokio::time::timeout(limits.head_time, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, peer, router, place, limits, stop).await,
+    match tokio::time::timeout(setup.limits.head_time, tls.accept(stream)).await {
+        Ok(Ok(stream)) => requests(stream, peer, slot, setup).await,
         Ok(Err(error)) => tracing::debug!(?peer, %error, "no TLS with a client"),
         Err(_) => tracing::debug!(?peer, "a client was too slow for TLS"),
     }
 }
 
-async fn requests<S>(
-    stream: S,
-    peer: Peer,
-    router: Router,
-    place: Place,
-    limits: ListenerLimits,
-    stop: CancellationToken,
-) where
+async fn requests<S>(stream: S, peer: Peer, slot: ConnectionSlot, setup: ConnectionSetup)
+where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let handle = place.handle();
+    let ConnectionSetup { router, limits, stop, .. } = setup;
+    let handle = slot.handle();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(handle.clone());
@@ -233,12 +242,12 @@ async fn requests<S>(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
-        .max_headers(HEADERS)
-        .max_buf_size(HEAD_BYTES);
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES);
     let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
-        () = place.given_away() => return,
+        () = slot.evicted() => return,
         () = stop.cancelled() => {
             // The answer in progress is the last one.
             served.as_mut().graceful_shutdown();
@@ -279,7 +288,7 @@ mod tests {
     #[test]
     fn the_longest_idle_connection_makes_room_and_one_that_is_served_does_not() {
         let connections = Arc::new(Connections::new(2));
-        let place = || connections.place(from([192, 0, 2, 1]));
+        let place = || connections.take_slot(from([192, 0, 2, 1]));
         let first = place().expect("room");
         let second = place().expect("room");
         connections.note(first.id, true);
@@ -296,10 +305,10 @@ mod tests {
     #[test]
     fn a_connection_that_never_had_a_request_makes_room_before_one_that_had() {
         let connections = Arc::new(Connections::new(2));
-        let place = || connections.place(from([127, 0, 0, 1])).expect("room");
+        let place = || connections.take_slot(from([127, 0, 0, 1])).expect("room");
         let session = place();
         drop(session.handle().serves());
-        let silent: Vec<Place> = (0..20).map(|_| place()).collect();
+        let silent: Vec<ConnectionSlot> = (0..20).map(|_| place()).collect();
         assert!(!session.close.is_cancelled(), "idle for longest, and in use");
         assert_eq!(silent.iter().filter(|place| !place.close.is_cancelled()).count(), 1);
     }
@@ -308,10 +317,15 @@ mod tests {
     async fn ended_after(bytes: usize, times: usize) -> Duration {
         let (mut client, server) = tokio::io::duplex(1 << 10);
         let router = Router::new().route("/", axum::routing::get(|| async { vec![b'x'; 1 << 20] }));
-        let place = Arc::new(Connections::new(1)).place(from([127, 0, 0, 1])).expect("room");
-        let bounds = (ListenerLimits::default(), CancellationToken::new());
+        let place = Arc::new(Connections::new(1)).take_slot(from([127, 0, 0, 1])).expect("room");
+        let setup = ConnectionSetup {
+            router,
+            tls: None,
+            limits: ListenerLimits::default(),
+            stop: CancellationToken::new(),
+        };
         let begun = tokio::time::Instant::now();
-        let served = connection(server, None, from([127, 0, 0, 1]), router, place, bounds);
+        let served = connection(server, from([127, 0, 0, 1]), place, setup);
         let served = tokio::spawn(served);
         client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("it reads");
         for _ in 0..times {
@@ -337,29 +351,29 @@ mod tests {
     #[test]
     fn work_without_a_request_keeps_its_connection() {
         let connections = Arc::new(Connections::new(3));
-        let place = || connections.place(from([127, 0, 0, 1]));
+        let place = || connections.take_slot(from([127, 0, 0, 1]));
         let all = [place().expect("room"), place().expect("room"), place().expect("room")];
         all.iter().for_each(|one| drop(one.handle().serves()));
-        all[0].kept_by(|| Keep::Always);
-        all[1].kept_by(|| Keep::Rather);
+        all[0].set_keep_probe(|| KeepReason::Work);
+        all[1].set_keep_probe(|| KeepReason::State);
         let went = || all.iter().map(|one| one.close.is_cancelled()).collect::<Vec<_>>();
         let fourth = place().expect("the third makes room");
         assert_eq!(went(), [false, false, true], "it was idle for the shortest time");
-        fourth.kept_by(|| Keep::Always);
+        fourth.set_keep_probe(|| KeepReason::Work);
         let fifth = place().expect("the second makes room");
         assert_eq!(went(), [false, true, true]);
-        fifth.kept_by(|| Keep::Always);
+        fifth.set_keep_probe(|| KeepReason::Work);
         assert!(place().is_none(), "all go on");
-        fifth.kept_by(|| Keep::Freely);
+        fifth.set_keep_probe(|| KeepReason::Nothing);
         assert!(place().is_some());
     }
 
     #[test]
     fn an_address_with_many_connections_makes_room_before_another_with_one() {
         let connections = Arc::new(Connections::new(3));
-        let quiet = connections.place(from([192, 0, 2, 1])).expect("room");
-        let flood = || connections.place(from([192, 0, 2, 2])).expect("room");
-        let many: Vec<Place> = (0..100).map(|_| flood()).collect();
+        let quiet = connections.take_slot(from([192, 0, 2, 1])).expect("room");
+        let flood = || connections.take_slot(from([192, 0, 2, 2])).expect("room");
+        let many: Vec<ConnectionSlot> = (0..100).map(|_| flood()).collect();
         assert!(!quiet.close.is_cancelled(), "idle for longest, and of another address");
         assert_eq!(many.iter().filter(|place| !place.close.is_cancelled()).count(), 2);
     }

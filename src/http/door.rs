@@ -31,9 +31,9 @@ use mcp::gate::RemoteSecret;
 use mcp::server::Continuity;
 
 /// Header that names an MCP session.
-const SESSION: &str = "mcp-session-id";
+const SESSION_HEADER: &str = "mcp-session-id";
 /// Header that names the revision of MCP.
-const REVISION: &str = "mcp-protocol-version";
+const REVISION_HEADER: &str = "mcp-protocol-version";
 
 /// Makes the handlers that serve clients over MCP.
 pub trait MakeHandler: Send + Sync + 'static {
@@ -69,7 +69,7 @@ pub trait MakeHandler: Send + Sync + 'static {
 }
 
 /// Makes the handler of a request without a session.
-type MakeOfRequest<H> = Arc<dyn Fn() -> H + Send + Sync>;
+type HandlerFactory<H> = Arc<dyn Fn() -> H + Send + Sync>;
 
 /// MCP as rmcp serves it.
 type Service<H> = StreamableHttpService<H, LocalSessionManager>;
@@ -83,22 +83,22 @@ pub struct Door<H> {
     requests: Service<H>,
     /// The same, with a stream for each answer.
     streamed: Service<H>,
-    most: usize,
+    max_sessions: usize,
     /// Held while a session is opened, so that two at once cannot both take the last place.
     opening: Mutex<()>,
     /// Reports what runs in the session that was opened last.
-    made: Arc<std::sync::Mutex<Option<ActivityProbe>>>,
+    last_probe: Arc<std::sync::Mutex<Option<ActivityProbe>>>,
     uses: Arc<SessionUses>,
     secret: Option<Arc<RemoteSecret>>,
     /// Makes the handler of a request without a session.
-    of_request: MakeOfRequest<H>,
+    make_handler: HandlerFactory<H>,
     streams: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
 
 impl<H> std::fmt::Debug for Door<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("most", &self.most).finish_non_exhaustive()
+        f.debug_struct("Door").field("max_sessions", &self.max_sessions).finish_non_exhaustive()
     }
 }
 
@@ -122,13 +122,13 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
         config.max_request_body_bytes = limits.body;
         let stateless = config.clone().with_legacy_session_mode(false);
         let streamed = stateless.clone().with_json_response(false);
-        let of_request = of_requests(handlers, client);
-        let made_of = Arc::clone(&of_request);
+        let make_handler = handler_factory(handlers, client);
+        let made_of = Arc::clone(&make_handler);
         let make = move || Ok(made_of());
         let made_by = Arc::clone(handlers);
         let of = client.principal.clone();
-        let made: Arc<std::sync::Mutex<Option<ActivityProbe>>> = Arc::default();
-        let slot = Arc::clone(&made);
+        let last_probe: Arc<std::sync::Mutex<Option<ActivityProbe>>> = Arc::default();
+        let slot = Arc::clone(&last_probe);
         let of_session = move || {
             let (handler, activity) = made_by.session(&of);
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = activity;
@@ -139,12 +139,12 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
             table,
             requests: Service::new(make.clone(), Arc::default(), stateless),
             streamed: Service::new(make, Arc::default(), streamed),
-            most: limits.sessions,
+            max_sessions: limits.sessions,
             opening: Mutex::default(),
-            made,
+            last_probe,
             uses: Arc::default(),
             secret: handlers.secret(),
-            of_request,
+            make_handler,
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiting: Arc::new(Semaphore::new(limits.requests)),
         }
@@ -152,24 +152,24 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 
     /// Returns the handler of a request without a session.
     pub(crate) fn handler(&self) -> H {
-        (self.of_request)()
+        (self.make_handler)()
     }
 
     /// Takes one of the client's places for requests that wait for their answer.
-    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(crate) fn take_place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let message = "too many requests of this client wait for their answer";
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| busy(message))
     }
 
     /// Takes one of the client's places for open streams.
-    pub(crate) fn stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(crate) fn take_stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let message = "this client has too many open streams";
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| busy(message))
     }
 
     /// Serves a request of MCP.
     pub(crate) async fn mcp(&self, request: Request<Bytes>) -> Result<Response, Refusal> {
-        let request = match self.shown(request).await {
+        let request = match self.check_secret(request).await {
             Ok(request) => request,
             Err(answer) => return Ok(json_response(StatusCode::FORBIDDEN, &answer)),
         };
@@ -181,21 +181,21 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
                 service = &self.streamed;
             }
         } else {
-            if request.method() == Method::POST && !request.headers().contains_key(SESSION) {
+            if request.method() == Method::POST && !request.headers().contains_key(SESSION_HEADER) {
                 opening = Some(self.opening.lock().await);
             }
             self.check_session(&request).await?;
-            let named = request.headers().get(SESSION).and_then(|id| id.to_str().ok());
+            let named = request.headers().get(SESSION_HEADER).and_then(|id| id.to_str().ok());
             serving = named.map(|id| self.uses.serves(id));
             service = &self.sessions;
         }
         let answer = service.clone().oneshot(request.map(Full::new)).await;
         let answer = answer.unwrap_or_else(|never| match never {});
         if opening.is_some()
-            && let Some(id) = answer.headers().get(SESSION).and_then(|id| id.to_str().ok())
+            && let Some(id) = answer.headers().get(SESSION_HEADER).and_then(|id| id.to_str().ok())
         {
-            let made = self.made.lock().unwrap_or_else(PoisonError::into_inner).take();
-            self.uses.opened(id, made);
+            let last_probe = self.last_probe.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.uses.opened(id, last_probe);
         }
         drop(opening);
         Ok(answer.map(|body| match serving {
@@ -208,7 +208,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
     ///
     /// # Errors
     /// The answer to a message without it.
-    async fn shown(&self, request: Request<Bytes>) -> Result<Request<Bytes>, Value> {
+    async fn check_secret(&self, request: Request<Bytes>) -> Result<Request<Bytes>, Value> {
         let Some(secret) = self.secret.as_ref().filter(|_| request.method() == Method::POST) else {
             return Ok(request);
         };
@@ -232,24 +232,24 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 
     /// Checks what rmcp does not: that there is room for a new session, and that a session to end exists.
     async fn check_session(&self, request: &Request<Bytes>) -> Result<(), Refusal> {
-        let named = request.headers().get(SESSION).map(|id| id.to_str());
+        let named = request.headers().get(SESSION_HEADER).map(|id| id.to_str());
         let missing =
             || Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such session");
         // rmcp ignores an id that is not text, and would open another session.
         let named = named.transpose().map_err(|_| missing())?;
         match (request.method(), named) {
-            (&Method::POST, None) => self.room_for_session().await,
+            (&Method::POST, None) => self.make_room_for_session().await,
             (&Method::DELETE, Some(id)) if !self.has(id).await => Err(missing()),
             _ => Ok(()),
         }
     }
 
     /// Ends the session that was unused for longest, where there is no room for one more: clients leave without DELETE.
-    async fn room_for_session(&self) -> Result<(), Refusal> {
+    async fn make_room_for_session(&self) -> Result<(), Refusal> {
         let open: Vec<String> =
             self.table.sessions.read().await.keys().map(|id| id.to_string()).collect();
         self.uses.keep(&open);
-        if open.len() < self.most {
+        if open.len() < self.max_sessions {
             return Ok(());
         }
         let all = "this client has too many sessions, and each serves a call or a stream: end one with DELETE";
@@ -265,7 +265,10 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
 
 /// Returns a function that makes the handler of a request without a session. A known client has one handler, which
 /// keeps its state. Where clients have no names, each request has a new handler.
-fn of_requests<M: MakeHandler>(handlers: &Arc<M>, client: &Client) -> MakeOfRequest<M::Handler> {
+fn handler_factory<M: MakeHandler>(
+    handlers: &Arc<M>,
+    client: &Client,
+) -> HandlerFactory<M::Handler> {
     let made_by = Arc::clone(handlers);
     let of = client.principal.clone();
     let rights = client.rights;
@@ -279,7 +282,7 @@ fn of_requests<M: MakeHandler>(handlers: &Arc<M>, client: &Client) -> MakeOfRequ
 
 /// Returns true for the revision without sessions, which a header of each request names.
 pub(crate) fn is_stateless(headers: &HeaderMap) -> bool {
-    let revision = headers.get(REVISION).and_then(|value| value.to_str().ok());
+    let revision = headers.get(REVISION_HEADER).and_then(|value| value.to_str().ok());
     revision.is_some_and(|revision| revision >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
@@ -290,7 +293,7 @@ fn prefers_streams(headers: &HeaderMap) -> bool {
     let ranges = accepted.flat_map(|value| value.split(','));
     let mut stream = None;
     let mut json = None;
-    for (place, range) in ranges.enumerate() {
+    for (position, range) in ranges.enumerate() {
         let mut parts = range.split(';').map(str::trim);
         let slot = match parts.next() {
             Some(kind) if kind.eq_ignore_ascii_case("text/event-stream") => &mut stream,
@@ -298,7 +301,7 @@ fn prefers_streams(headers: &HeaderMap) -> bool {
             _ => continue,
         };
         let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
-        slot.get_or_insert((weight.unwrap_or(1.0), place));
+        slot.get_or_insert((weight.unwrap_or(1.0), position));
     }
     match (stream, json) {
         (Some((stream, first)), Some((json, second))) => {

@@ -20,7 +20,7 @@ use crate::memory::OwnMemory;
 use crate::scopes::Scopes;
 
 /// Time between two reports.
-const EVERY: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Reports until the reader disconnects. Reports are made one at a time: a slow reader gets the latest, never a backlog.
 struct Reports {
@@ -31,7 +31,7 @@ struct Reports {
 
 /// Begins a stream. The first report comes at once.
 pub(crate) async fn events(State(scopes): State<Arc<Scopes>>) -> Response {
-    let mut next = interval(EVERY);
+    let mut next = interval(INTERVAL);
     next.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut response = Response::new(Body::new(Reports { scopes, next, ready: VecDeque::new() }));
     let kind = HeaderValue::from_static("text/event-stream");

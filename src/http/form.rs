@@ -12,15 +12,15 @@ use crate::respond::Refusal;
 use service::apart::{FILES, FileIn};
 
 /// Media type of forms.
-pub(crate) const FORM: &str = "multipart/form-data";
+pub(crate) const FORM_TYPE: &str = "multipart/form-data";
 /// Parts of one form: files, outputs, and the three fields.
-const PARTS: usize = 2 * FILES + 3;
+const MAX_PARTS: usize = 2 * FILES + 3;
 /// Headers that say that a part is encoded.
-const CODING: HeaderName = HeaderName::from_static("content-transfer-encoding");
+const ENCODING_HEADER: HeaderName = HeaderName::from_static("content-transfer-encoding");
 
 /// A request to run a command, read from a form or from JSON.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct RunAsked {
+pub(crate) struct ParsedRun {
     pub(crate) command: String,
     pub(crate) timeout: Option<f64>,
     pub(crate) stdin: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct RunAsked {
 }
 
 /// Makes the refusal of a malformed request.
-pub(crate) fn bad(message: String) -> Refusal {
+pub(crate) fn bad_request(message: String) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message)
 }
 
@@ -37,13 +37,13 @@ pub(crate) fn bad(message: String) -> Refusal {
 pub(crate) fn form_type(headers: &HeaderMap) -> Option<&HeaderValue> {
     let mut all = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(kind), None) = (all.next(), all.next()) else { return None };
-    is_named(kind.to_str().ok()?, FORM).then_some(kind)
+    is_named(kind.to_str().ok()?, FORM_TYPE).then_some(kind)
 }
 
 /// Returns true if an answer may be a form.
 pub(crate) fn takes_form(headers: &HeaderMap) -> bool {
     let all = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|value| value.split(',')).any(|one| is_named(one, FORM))
+    all.flat_map(|value| value.split(',')).any(|one| is_named(one, FORM_TYPE))
 }
 
 /// Returns true for this media type, whatever parameters it has.
@@ -55,27 +55,27 @@ fn is_named(text: &str, kind: &str) -> bool {
 ///
 /// # Errors
 /// A body that is not a form, or has a field that is unknown, missing or repeated.
-pub(crate) async fn read(kind: &HeaderValue, body: Bytes) -> Result<RunAsked, Refusal> {
+pub(crate) async fn read(kind: &HeaderValue, body: Bytes) -> Result<ParsedRun, Refusal> {
     let mut request = Request::new(Body::from(body));
     // `body` has bounded its size.
     DefaultBodyLimit::disable().apply(&mut request);
     request.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
-    let no_form = |reason: &str| bad(format!("the body is no {FORM}: {reason}"));
+    let no_form = |reason: &str| bad_request(format!("the body is no {FORM_TYPE}: {reason}"));
     let form = Multipart::from_request(request, &()).await;
     let mut form = form.map_err(|error| no_form(&error.body_text()))?;
-    let mut read = Fields::default();
-    for _ in 0..=PARTS {
+    let mut read = FormFields::default();
+    for _ in 0..=MAX_PARTS {
         match form.next_field().await.map_err(|error| no_form(&error.body_text()))? {
             Some(field) => read.take(field).await?,
-            None => return read.whole(),
+            None => return read.finish(),
         }
     }
-    Err(bad(format!("a form has {PARTS} parts at most")))
+    Err(bad_request(format!("a form has {MAX_PARTS} parts at most")))
 }
 
 /// Fields of a form so far.
 #[derive(Default)]
-struct Fields {
+struct FormFields {
     command: Option<String>,
     timeout: Option<f64>,
     stdin: Option<Vec<u8>>,
@@ -83,31 +83,31 @@ struct Fields {
     outputs: Vec<String>,
 }
 
-impl Fields {
+impl FormFields {
     async fn take(&mut self, field: Field<'_>) -> Result<(), Refusal> {
         let is_nested = field.content_type().is_some_and(|kind| {
             kind.trim_start().get(..10).is_some_and(|it| it.eq_ignore_ascii_case("multipart/"))
         });
-        let coding = field.headers().get(CODING).map(HeaderValue::as_bytes);
+        let coding = field.headers().get(ENCODING_HEADER).map(HeaderValue::as_bytes);
         let is_plain = |coding: &[u8]| {
             [&b"binary"[..], b"8bit", b"7bit"]
                 .iter()
                 .any(|plain| coding.eq_ignore_ascii_case(plain))
         };
         if is_nested || !coding.is_none_or(is_plain) {
-            return Err(bad("a part of a form is a field or a file, as it is".to_owned()));
+            return Err(bad_request("a part of a form is a field or a file, as it is".to_owned()));
         }
         let name = field.name().unwrap_or_default().to_owned();
         let path = field.file_name().map(str::to_owned);
-        let bytes = field.bytes().await.map_err(|error| bad(error.body_text()))?.to_vec();
+        let bytes = field.bytes().await.map_err(|error| bad_request(error.body_text()))?.to_vec();
         match (name.as_str(), path) {
-            ("command", _) => once(&mut self.command, &name, text(&name, bytes)?),
+            ("command", _) => set_once(&mut self.command, &name, text(&name, bytes)?),
             ("timeout_seconds", None) => {
                 let seconds = text(&name, bytes)?.trim().parse();
-                let seconds = seconds.map_err(|_| bad(format!("`{name}` is a number")))?;
-                once(&mut self.timeout, &name, seconds)
+                let seconds = seconds.map_err(|_| bad_request(format!("`{name}` is a number")))?;
+                set_once(&mut self.timeout, &name, seconds)
             }
-            ("stdin", _) => once(&mut self.stdin, &name, bytes),
+            ("stdin", _) => set_once(&mut self.stdin, &name, bytes),
             ("outputs", None) => {
                 self.outputs.push(text(&name, bytes)?);
                 Ok(())
@@ -116,29 +116,32 @@ impl Fields {
                 self.files.push(FileIn { path, bytes });
                 Ok(())
             }
-            ("files", None) => Err(bad("a part `files` has its path as `filename`".to_owned())),
+            ("files", None) => {
+                Err(bad_request("a part `files` has its path as `filename`".to_owned()))
+            }
             _ => {
                 let known = "command, timeout_seconds, stdin, outputs, and files with a filename";
-                Err(bad(format!("the parts of a form are {known}")))
+                Err(bad_request(format!("the parts of a form are {known}")))
             }
         }
     }
 
-    fn whole(self) -> Result<RunAsked, Refusal> {
+    fn finish(self) -> Result<ParsedRun, Refusal> {
         let Self { command, timeout, stdin, files, outputs } = self;
-        let command = command.ok_or_else(|| bad("a part `command` is missing".to_owned()))?;
-        Ok(RunAsked { command, timeout, stdin: stdin.unwrap_or_default(), files, outputs })
+        let command =
+            command.ok_or_else(|| bad_request("a part `command` is missing".to_owned()))?;
+        Ok(ParsedRun { command, timeout, stdin: stdin.unwrap_or_default(), files, outputs })
     }
 }
 
 fn text(name: &str, bytes: Vec<u8>) -> Result<String, Refusal> {
-    String::from_utf8(bytes).map_err(|_| bad(format!("`{name}` is not UTF-8")))
+    String::from_utf8(bytes).map_err(|_| bad_request(format!("`{name}` is not UTF-8")))
 }
 
-fn once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {
+fn set_once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err(bad(format!("a form has one `{name}`"))),
+        Some(_) => Err(bad_request(format!("a form has one `{name}`"))),
     }
 }
 
@@ -151,7 +154,7 @@ pub(crate) struct AnswerPart<'a> {
 }
 
 /// Writes a form. `boundary` is random and made before the content, so the content cannot contain it.
-pub(crate) fn written(boundary: &str, parts: &[AnswerPart<'_>]) -> Vec<u8> {
+pub(crate) fn write_form(boundary: &str, parts: &[AnswerPart<'_>]) -> Vec<u8> {
     let mut body = Vec::new();
     for AnswerPart { name, path, kind, bytes } in parts {
         let path = path.map_or(String::new(), |path| format!("; filename=\"{}\"", escaped(path)));
@@ -190,7 +193,7 @@ mod tests {
         (parts.iter().map(part).collect::<String>() + "--b--\r\n").into()
     }
 
-    async fn read_parts(parts: &[(&str, &str)]) -> Result<RunAsked, String> {
+    async fn read_parts(parts: &[(&str, &str)]) -> Result<ParsedRun, String> {
         read(&KIND, form(parts)).await.map_err(|refusal| refusal.message)
     }
 
@@ -239,7 +242,7 @@ mod tests {
             assert!(refused.contains(reason), "{part:?}: {refused}");
         }
         assert!(read_parts(&[]).await.is_err_and(|error| error.contains("`command` is missing")));
-        let many = vec![("; name=\"outputs\"", "x"); PARTS + 1];
+        let many = vec![("; name=\"outputs\"", "x"); MAX_PARTS + 1];
         assert!(read_parts(&many).await.is_err_and(|error| error.contains("parts at most")));
         let cut = form(&[command]).slice(..40);
         assert!(read(&KIND, cut).await.is_err(), "it is broken off");
@@ -275,7 +278,7 @@ mod tests {
             },
         ];
         let kind = HeaderValue::from_static("multipart/form-data; boundary=boundary-1");
-        let asked = read(&kind, written("boundary-1", &parts).into()).await.expect("a form");
+        let asked = read(&kind, write_form("boundary-1", &parts).into()).await.expect("a form");
         let file = FileIn { path: "a%22%0D%0Ax-y: z".to_owned(), bytes: b"\0\r\n--c".to_vec() };
         assert_eq!((asked.command.as_str(), asked.files), ("true", vec![file]));
     }

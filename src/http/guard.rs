@@ -25,14 +25,14 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, Span};
 
-use crate::access::browser::From;
+use crate::access::browser::RequestOrigin;
 use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
-use crate::body::{Bodies, BodyForm, HeldBody, busy};
+use crate::body::{BodyForm, BodyMemory, HeldBody, busy};
 use crate::connections::{ConnectionHandle, Serving};
 use crate::door::{Door, MakeHandler, is_stateless};
 use crate::form::form_type;
 use crate::health::{self, HealthWord};
-use crate::limits::{ListenerLimits, OPERATORS_CONNECTIONS};
+use crate::limits::{ListenerLimits, OPERATOR_CONNECTIONS};
 use crate::respond::{Charged, Refusal, harden};
 use config::policy::Principal;
 use mcp::charge::Charge;
@@ -41,25 +41,25 @@ use model::call::Correlation;
 use service::fair::{self, FairShare};
 
 /// Path that needs no token: without one it says whether calls are taken, and nothing else.
-const HEALTH: &str = "/health";
+const HEALTH_PATH: &str = "/health";
 /// Path of commands, which takes a form with files too.
-const RUN: &str = "/run";
+const RUN_PATH: &str = "/run";
 /// Path of MCP.
-const MCP: &str = "/mcp";
+const MCP_PATH: &str = "/mcp";
 /// Paths whose answer to GET is a stream, which lasts until the client closes it.
-const STREAMS: [&str; 2] = [MCP, "/events"];
+const STREAM_PATHS: [&str; 2] = [MCP_PATH, "/events"];
 /// Header with the method of a message of MCP, and the method whose answer is a stream too.
-const METHOD: &str = "mcp-method";
-const LISTEN: &str = "subscriptions/listen";
+const METHOD_HEADER: &str = "mcp-method";
+const LISTEN_METHOD: &str = "subscriptions/listen";
 /// Headers by which a client names its request for logs; the first one present is copied to the answer.
-const CORRELATION: [&str; 2] = ["x-correlation-id", "x-request-id"];
+const CORRELATION_HEADERS: [&str; 2] = ["x-correlation-id", "x-request-id"];
 /// Size in bytes up to which an answer is not charged: the number of requests bounds these.
-const SMALL: u64 = 64 << 10;
+const MAX_UNCHARGED_BYTES: u64 = 64 << 10;
 
 /// The checks, and the doors behind them.
 pub struct Guard<H> {
     pub(crate) access: AccessRules,
-    bodies: Bodies,
+    bodies: BodyMemory,
     /// Connections that serve requests of agents, and those that serve operators, which take nothing from agents.
     serving: Arc<FairShare>,
     serving_operators: Arc<FairShare>,
@@ -85,11 +85,12 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         handlers: &Arc<M>,
         access: AccessRules,
         limits: &ListenerLimits,
-        (ends, leaving): (Ends, CancellationToken),
+        ends: Ends,
+        leaving: CancellationToken,
         end: &CancellationToken,
     ) -> Self {
-        let bodies = Bodies::new(limits.body, limits.bodies, limits.body_time);
-        let for_operators = OPERATORS_CONNECTIONS.min(limits.connections / 2);
+        let bodies = BodyMemory::new(limits.body, limits.bodies, limits.body_time);
+        let for_operators = OPERATOR_CONNECTIONS.min(limits.connections / 2);
         let serving = FairShare::new(limits.connections - for_operators);
         let door = |client: Client| {
             bodies.register(&client);
@@ -116,7 +117,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     }
 
     /// Returns the client of a request and its door, with the origin whose page may read the answer.
-    fn admit(&self, parts: &Parts) -> Result<(Client, Arc<Door<H>>), Refusal> {
+    fn authenticate(&self, parts: &Parts) -> Result<(Client, Arc<Door<H>>), Refusal> {
         if self.ends.stop.is_cancelled() || self.ends.lost.is_cancelled() {
             return Err(busy("the server is ending"));
         }
@@ -150,7 +151,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
         let (mut parts, body) = request.into_parts();
-        let (client, door) = self.admit(&parts)?;
+        let (client, door) = self.authenticate(&parts)?;
         rights::check(client.rights, &parts.method, parts.uri.path())?;
         let is_agent = client.rights == ClientRights::Agent;
         if door.has_secret() && is_agent && is_plain_call(parts.uri.path()) {
@@ -159,10 +160,10 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         }
         // Read before a place is taken: a slow body would keep the place from others.
         let form = if is_form(&parts) { BodyForm::Form } else { BodyForm::Json };
-        let held = self.bodies.read(&client, (&parts.headers, form), body).await?;
+        let held = self.bodies.read(&client, &parts.headers, form, body).await?;
         // The client decides when a stream ends, so a server that ends does not wait for it.
         let is_stream = is_stream(&parts);
-        let place = if is_stream { door.stream()? } else { door.place()? };
+        let place = if is_stream { door.take_stream()? } else { door.take_place()? };
         let serving = self.serving(&client)?;
         let counted = parts.extensions.get::<ConnectionHandle>().map(ConnectionHandle::serves);
         let (named, id) = correlation(&parts.headers).unzip();
@@ -174,11 +175,11 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         id.map(|id| parts.extensions.insert(id));
         parts.extensions.insert(client);
         parts.extensions.insert(door);
-        if parts.uri.path() == RUN {
+        if parts.uri.path() == RUN_PATH {
             parts.extensions.insert(held.room.clone());
         }
         // A task runs on after its answer, and a session may keep the head of a request for longer than its call.
-        if parts.uri.path() == MCP && is_stateless(&parts.headers) {
+        if parts.uri.path() == MCP_PATH && is_stateless(&parts.headers) {
             parts.extensions.insert(Charge::new(held.room.clone()));
         }
         let request = Request::from_parts(parts, Body::from(held.bytes.clone()));
@@ -188,7 +189,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let stop = is_stream.then(|| self.ends.stop.clone());
         let permit =
             RequestPermit { _place: place, held, _serving: (serving, counted), _busy: token };
-        let mut response = response.map(|body| Body::new(Lasting::new(body, permit, stop)));
+        let mut response = response.map(|body| Body::new(AnswerBody::new(body, permit, stop)));
         response.headers_mut().extend(named);
         Ok(response)
     }
@@ -196,12 +197,14 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
 /// Returns true for a request whose body is read as a form.
 fn is_form(parts: &Parts) -> bool {
-    parts.method == Method::POST && parts.uri.path() == RUN && form_type(&parts.headers).is_some()
+    parts.method == Method::POST
+        && parts.uri.path() == RUN_PATH
+        && form_type(&parts.headers).is_some()
 }
 
 /// Returns true for a path of plain requests that call tools.
 fn is_plain_call(path: &str) -> bool {
-    path == RUN || path.split('/').nth(1) == Some("tools")
+    path == RUN_PATH || path.split('/').nth(1) == Some("tools")
 }
 
 /// Returns true for a request whose answer is a stream.
@@ -210,18 +213,19 @@ fn is_stream(parts: &Parts) -> bool {
     // Older revisions have no such header: all of their messages are requests.
     let listens = || {
         is_stateless(&parts.headers)
-            && parts.headers.get(METHOD).is_some_and(|method| method == LISTEN)
+            && parts.headers.get(METHOD_HEADER).is_some_and(|method| method == LISTEN_METHOD)
     };
     match parts.method {
-        Method::GET => STREAMS.contains(&path),
-        Method::POST => path == MCP && listens(),
+        Method::GET => STREAM_PATHS.contains(&path),
+        Method::POST => path == MCP_PATH && listens(),
         _ => false,
     }
 }
 
 /// Returns the name that a client gave its request, with its header. A name is one word of visible characters.
 fn correlation(headers: &HeaderMap) -> Option<((HeaderName, HeaderValue), Correlation)> {
-    let (name, value) = CORRELATION.iter().find_map(|name| Some((*name, headers.get(*name)?)))?;
+    let (name, value) =
+        CORRELATION_HEADERS.iter().find_map(|name| Some((*name, headers.get(*name)?)))?;
     let is_word = value.as_bytes().iter().all(u8::is_ascii_graphic);
     let id = Correlation::new(value.to_str().ok().filter(|_| is_word)?).ok()?;
     Some(((HeaderName::from_static(name), value.clone()), id))
@@ -230,18 +234,15 @@ fn correlation(headers: &HeaderMap) -> Option<((HeaderName, HeaderValue), Correl
 /// Charges an answer to the memory of its request until it is sent. Without memory for it the answer is dropped: its
 /// client leaves other answers unread.
 fn charged(response: Response, held: &HeldBody) -> Response {
-    let bytes = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL);
+    let bytes = response.body().size_hint().exact().filter(|bytes| *bytes > MAX_UNCHARGED_BYTES);
     let is_charged = response.extensions().get::<Charged>().is_some();
     let Some(bytes) = bytes.filter(|_| !is_charged) else { return response };
-    let room = usize::try_from(bytes).is_ok_and(|bytes| held.room.grow(bytes));
-    match room {
-        true => response,
-        false => {
-            let message = "the request was served, and there is no memory for its answer: \
-                           this client leaves too many unread";
-            busy(message).into_response()
-        }
+    if usize::try_from(bytes).is_ok_and(|bytes| held.room.grow(bytes)) {
+        return response;
     }
+    let message = "the request was served, and there is no memory for its answer: \
+                   this client leaves too many unread";
+    busy(message).into_response()
 }
 
 /// Serves a request that passes the checks.
@@ -254,20 +255,24 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
         .and_then(|()| guard.access.names.check(request.uri(), request.headers()));
     let from = match from {
         Ok(from) => from,
-        Err(refusal) => return hardened(refusal.into_response()),
+        Err(refusal) => {
+            let mut response = refusal.into_response();
+            harden(response.headers_mut());
+            return response;
+        }
     };
-    let response = match (request.method(), request.uri().path(), &from) {
-        (&Method::OPTIONS, _, From::Listed(_)) => preflight(),
-        (&Method::GET, HEALTH, _) if guard.is_leaving() => guard.liveness(),
+    let mut response = match (request.method(), request.uri().path(), &from) {
+        (&Method::OPTIONS, _, RequestOrigin::Listed(_)) => preflight(),
+        (&Method::GET, HEALTH_PATH, _) if guard.is_leaving() => guard.liveness(),
         // A known client sees every check, others only the status: a load balancer has no token.
-        (&Method::GET, HEALTH, _) => {
+        (&Method::GET, HEALTH_PATH, _) => {
             guard.served(request, next).await.unwrap_or_else(|_| guard.liveness())
         }
         _ => guard.served(request, next).await.unwrap_or_else(IntoResponse::into_response),
     };
-    let mut response = hardened(response);
-    if let From::Listed(origin) = from {
-        readable_by(&origin, response.headers_mut());
+    harden(response.headers_mut());
+    if let RequestOrigin::Listed(origin) = from {
+        allow_origin(&origin, response.headers_mut());
     }
     response
 }
@@ -291,11 +296,6 @@ fn unambiguous(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-fn hardened(mut response: Response) -> Response {
-    harden(response.headers_mut());
-    response
-}
-
 /// Answers a browser's preflight request for a listed origin.
 fn preflight() -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
@@ -313,7 +313,7 @@ fn preflight() -> Response {
     response
 }
 
-fn readable_by(origin: &str, headers: &mut HeaderMap) {
+fn allow_origin(origin: &str, headers: &mut HeaderMap) {
     if let Ok(origin) = HeaderValue::from_str(origin) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     }
@@ -334,9 +334,9 @@ struct RequestPermit {
 }
 
 /// The body of an answer, which holds the request's resources until it is sent. A stream ends when the server does.
-struct Lasting {
+struct AnswerBody {
     body: Body,
-    share: Option<RequestPermit>,
+    permit: Option<RequestPermit>,
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// True if the whole body is charged, or small.
     is_measured: bool,
@@ -344,22 +344,22 @@ struct Lasting {
     charged: usize,
 }
 
-impl Lasting {
-    fn new(body: Body, share: RequestPermit, stop: Option<CancellationToken>) -> Self {
+impl AnswerBody {
+    fn new(body: Body, permit: RequestPermit, stop: Option<CancellationToken>) -> Self {
         let stop = stop.map(|stop| Box::pin(stop.cancelled_owned()));
         let is_measured = body.size_hint().exact().is_some();
-        Self { body, share: Some(share), stop, is_measured, charged: 0 }
+        Self { body, permit: Some(permit), stop, is_measured, charged: 0 }
     }
 
     /// Charges a frame of a body of unknown size. The frame before it has been sent, except what hyper buffers.
     fn charge(&mut self, frame: &Frame<Bytes>) -> bool {
         let bytes = frame.data_ref().map_or(0, Bytes::len);
         let more = bytes.saturating_sub(self.charged);
-        let is_small = u64::try_from(bytes).is_ok_and(|bytes| bytes <= SMALL);
+        let is_small = u64::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_UNCHARGED_BYTES);
         if self.is_measured || is_small || more == 0 {
             return true;
         }
-        let has_room = self.share.as_ref().is_some_and(|share| share.held.room.grow(more));
+        let has_room = self.permit.as_ref().is_some_and(|permit| permit.held.room.grow(more));
         if has_room {
             self.charged = bytes;
         }
@@ -367,7 +367,7 @@ impl Lasting {
     }
 }
 
-impl HttpBody for Lasting {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -387,14 +387,14 @@ impl HttpBody for Lasting {
         let stopped = polled.is_pending()
             && this.stop.as_mut().is_some_and(|it| it.as_mut().poll(cx).is_ready());
         if stopped || matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            this.share = None;
+            this.permit = None;
         }
         if stopped { Poll::Ready(None) } else { polled }
     }
 
     fn is_end_stream(&self) -> bool {
         // hyper drops a body that reports its end before the bytes are sent, and with it the permit.
-        self.share.is_none() && self.body.is_end_stream()
+        self.permit.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -422,10 +422,10 @@ mod tests {
     }
 
     /// Reads a small request of a client that has memory for `room` KiB.
-    async fn held(room: usize) -> (Bodies, HeldBody) {
-        let bodies = Bodies::new(1 << 20, room << 10, Duration::from_secs(60));
+    async fn held(room: usize) -> (BodyMemory, HeldBody) {
+        let bodies = BodyMemory::new(1 << 20, room << 10, Duration::from_secs(60));
         let headers = HeaderMap::new();
-        let read = bodies.read(&agent(), (&headers, BodyForm::Json), Body::from("{}")).await;
+        let read = bodies.read(&agent(), &headers, BodyForm::Json, Body::from("{}")).await;
         (bodies, read.expect("it is small"))
     }
 
@@ -435,8 +435,8 @@ mod tests {
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("it is free");
         let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
-        let share = RequestPermit { _place: place, held, _serving: (serving, None), _busy: None };
-        let mut body = Lasting::new(Body::from(vec![b'x'; 4096]), share, None);
+        let permit = RequestPermit { _place: place, held, _serving: (serving, None), _busy: None };
+        let mut body = AnswerBody::new(Body::from(vec![b'x'; 4096]), permit, None);
         let first = body.frame().await.expect("a frame").expect("no error");
         assert_eq!(first.into_data().map(|data| data.len()).ok(), Some(4096));
         // hyper asks this with the bytes still in its buffer, and drops a body that answers yes.
@@ -469,16 +469,16 @@ mod tests {
             sender.send_data(vec![b'x'; bytes].into()).await.expect("it is read");
             let client = agent();
             let headers = HeaderMap::new();
-            let read = bodies.read(&client, (&headers, BodyForm::Json), Body::from("{}")).await;
+            let read = bodies.read(&client, &headers, BodyForm::Json, Body::from("{}")).await;
             let place = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
             let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
-            let share = RequestPermit {
+            let permit = RequestPermit {
                 _place: place,
                 held: read.expect("it is small"),
                 _serving: (serving, None),
                 _busy: None,
             };
-            Lasting::new(Body::new(body), share, None)
+            AnswerBody::new(Body::new(body), permit, None)
         };
         let mut first = stream(200 << 10).await;
         let mut second = stream(200 << 10).await;
@@ -534,8 +534,9 @@ mod tests {
         let access = AccessRules::new(names, tokens, WithoutToken::Refused);
         let handlers = Arc::new(Seen::default());
         let limits = ListenerLimits::default();
-        let ends = (Ends::default(), CancellationToken::new());
-        let guard = Guard::new(&handlers, access, &limits, ends, &CancellationToken::new());
+        let leaving = CancellationToken::new();
+        let end = CancellationToken::new();
+        let guard = Guard::new(&handlers, access, &limits, Ends::default(), leaving, &end);
         let seen = handlers.0.lock().expect("no panic").clone();
         assert_eq!(seen, [("runs", "a".to_owned()), ("watches", "ops".to_owned())]);
         let operator = Client {
@@ -545,7 +546,7 @@ mod tests {
         };
         let own = guard.serving(&operator).expect("one is free");
         let all: Vec<_> = (0..600).map_while(|_| guard.serving(&agent()).ok()).collect();
-        assert_eq!(all.len(), limits.connections - OPERATORS_CONNECTIONS, "the only agent has all");
+        assert_eq!(all.len(), limits.connections - OPERATOR_CONNECTIONS, "the only agent has all");
         assert!(guard.serving(&operator).is_ok());
         drop(own);
     }

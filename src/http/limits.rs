@@ -32,12 +32,12 @@ pub struct ListenerLimits {
 }
 
 /// Connections that are reserved for requests of operators.
-pub(crate) const OPERATORS_CONNECTIONS: usize = 16;
+pub(crate) const OPERATOR_CONNECTIONS: usize = 16;
 
 /// Headers of one request.
-pub(crate) const HEADERS: usize = 100;
+pub(crate) const MAX_HEADERS: usize = 100;
 /// Bytes of the head of one request.
-pub(crate) const HEAD_BYTES: usize = 64 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 
 impl Default for ListenerLimits {
     fn default() -> Self {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Bytes of a page of memory, the unit of statm.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
 /// Reader of this process's memory use, opened before the process is confined.
 #[derive(Debug)]
@@ -26,6 +26,6 @@ impl OwnMemory {
         let length = self.0.read_at(&mut text, 0).ok()?;
         let text = std::str::from_utf8(text.get(..length)?).ok()?;
         let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
-        pages.checked_mul(PAGE)
+        pages.checked_mul(PAGE_BYTES)
     }
 }

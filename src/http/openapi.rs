@@ -5,14 +5,14 @@ use axum::response::Response;
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::form::FORM;
+use crate::form::FORM_TYPE;
 use crate::health::HealthAnswer;
 use crate::operator::{Reset, ShownConfig, Switched};
 use crate::respond::{ErrorBody, json_response};
 use crate::run::{RunAnswer, RunForm, RunRequest};
 
 /// Statuses of requests that are not served, on any route.
-const REFUSED: [(u16, &str); 13] = [
+const REFUSAL_STATUSES: [(u16, &str); 13] = [
     (400, "the request cannot be understood"),
     (401, "a token is needed, or the one that was sent is wrong"),
     (403, "not for this client, or not offered"),
@@ -35,7 +35,7 @@ enum Answer {
 }
 
 /// A route of the document.
-struct Described {
+struct Route {
     path: &'static str,
     method: &'static str,
     summary: &'static str,
@@ -74,28 +74,29 @@ impl Schemas {
 }
 
 /// Returns the routes; `schemas` makes the schemas of their bodies.
-fn described(schemas: &mut Schemas) -> Vec<Described> {
+fn described(schemas: &mut Schemas) -> Vec<Route> {
     let object = json!({ "type": "object" });
     let any = || Answer::Json(json!({ "type": "object" }));
-    let get = |path, summary, answer| Described {
+    let route = |method, path, summary, answer| Route {
         path,
-        method: "get",
+        method,
         summary,
         takes: None,
         form: None,
         answer,
     };
+    let get = |path, summary, answer| route("get", path, summary, answer);
+    let post = |path, summary, answer| route("post", path, summary, answer);
     let run = schemas.taken.subschema_for::<RunRequest>().to_value();
     let form = schemas.taken.subschema_for::<RunForm>().to_value();
-    let post = |path, summary, takes, answer| Described {
-        path,
-        method: "post",
-        summary,
-        takes,
-        form: None,
-        answer,
+    let answer = schemas.answer::<RunAnswer>();
+    let run = Route {
+        takes: Some(run),
+        form: Some(form),
+        ..post("/run", "Run a command in a cell", answer)
     };
-    let run = post("/run", "Run a command in a cell", Some(run), schemas.answer::<RunAnswer>());
+    let execute =
+        Route { takes: Some(object), ..post("/tools/{name}/execute", "Call a tool", any()) };
     vec![
         get("/", "Name, version and paths", any()),
         get("/tools", "The tools that this client may call", any()),
@@ -104,21 +105,11 @@ fn described(schemas: &mut Schemas) -> Vec<Described> {
         get("/events", "Health and figures every 5 s", Answer::Text("text/event-stream")),
         get("/openapi.json", "This document", any()),
         get("/config", "The configuration (operator)", schemas.answer::<ShownConfig>()),
-        Described { form: Some(form), ..run },
-        post("/tools/{name}/execute", "Call a tool", Some(object), any()),
-        post("/tools/{name}/enable", "Offer a tool (operator)", None, schemas.answer::<Switched>()),
-        post(
-            "/tools/{name}/disable",
-            "Withhold a tool (operator)",
-            None,
-            schemas.answer::<Switched>(),
-        ),
-        post(
-            "/tools/{name}/reset",
-            "Close a tool's breaker (operator)",
-            None,
-            schemas.answer::<Reset>(),
-        ),
+        run,
+        execute,
+        post("/tools/{name}/enable", "Offer a tool (operator)", schemas.answer::<Switched>()),
+        post("/tools/{name}/disable", "Withhold a tool (operator)", schemas.answer::<Switched>()),
+        post("/tools/{name}/reset", "Close a tool's breaker (operator)", schemas.answer::<Reset>()),
     ]
 }
 
@@ -128,7 +119,7 @@ pub(crate) fn paths() -> Vec<&'static str> {
     std::iter::once("/mcp").chain(described.iter().map(|route| route.path)).collect()
 }
 
-impl Described {
+impl Route {
     fn operation(&self) -> Value {
         let content = |kind: &str, schema: Value| json!({ kind: { "schema": schema } });
         let served = match &self.answer {
@@ -137,7 +128,7 @@ impl Described {
         };
         let mut responses = Map::new();
         let error = json!({ "$ref": "#/components/schemas/ErrorBody" });
-        for (status, description) in REFUSED {
+        for (status, description) in REFUSAL_STATUSES {
             let refused = content("application/json", error.clone());
             let refused = json!({ "description": description, "content": refused });
             responses.insert(status.to_string(), refused);
@@ -149,7 +140,7 @@ impl Described {
         for (status, description) in statuses {
             let mut content = served.clone();
             if let (Some(_), Some(content)) = (&self.form, content.as_object_mut()) {
-                content.insert(FORM.to_owned(), json!({ "schema": { "type": "object" } }));
+                content.insert(FORM_TYPE.to_owned(), json!({ "schema": { "type": "object" } }));
             }
             let served = json!({ "description": description, "content": content });
             responses.insert(status.to_owned(), served);
@@ -159,7 +150,7 @@ impl Described {
             if let Some(schema) = &self.takes {
                 let mut taken = content("application/json", schema.clone());
                 if let (Some(form), Some(taken)) = (&self.form, taken.as_object_mut()) {
-                    taken.insert(FORM.to_owned(), json!({ "schema": form }));
+                    taken.insert(FORM_TYPE.to_owned(), json!({ "schema": form }));
                 }
                 let body = json!({ "content": taken });
                 fields.insert("requestBody".to_owned(), body);

@@ -19,9 +19,9 @@ use service::executor::{NoControl, ToolSwitch};
 /// Text shown in place of a value that names a file or a secret.
 const REDACTED: &str = "***";
 /// Sections of the configuration whose values are never shown: files of secrets, and the names of clients.
-const HIDDEN: [&str; 3] = ["secret", "http.", "audit.file"];
+const HIDDEN_SECTIONS: [&str; 3] = ["secret", "http.", "audit.file"];
 /// Keys of these sections that name neither a file nor a client.
-const OPEN: [&str; 4] = ["http.sessions", "http.streams", "http.pre_stop", "http.drain"];
+const SHOWN_KEYS: [&str; 4] = ["http.sessions", "http.streams", "http.pre_stop", "http.drain"];
 
 /// A tool after the operator switched it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -72,7 +72,7 @@ pub(crate) async fn disable(
 }
 
 fn switched(scopes: &Scopes, tool: String, to: ToolSwitch) -> Result<Response, Refusal> {
-    let changed = scopes.executor.switch(&tool, to).map_err(|no| refusal(&no))?;
+    let changed = scopes.executor.switch(&tool, to).map_err(|error| refusal(&error))?;
     let enabled = to == ToolSwitch::On;
     Ok(json_response(StatusCode::OK, &json!(Switched { tool, enabled, changed })))
 }
@@ -81,17 +81,17 @@ pub(crate) async fn reset(
     State(scopes): State<Arc<Scopes>>,
     ToolInPath(tool): ToolInPath,
 ) -> Result<Response, Refusal> {
-    let closed = scopes.executor.reset_breakers(Some(&tool)).map_err(|no| refusal(&no))?;
+    let closed = scopes.executor.reset_breakers(Some(&tool)).map_err(|error| refusal(&error))?;
     Ok(json_response(StatusCode::OK, &json!(Reset { tool, breakers_closed: closed })))
 }
 
-fn refusal(no: &NoControl) -> Refusal {
-    let (status, error) = match no {
+fn refusal(error: &NoControl) -> Refusal {
+    let (status, error) = match error {
         NoControl::Unknown(_) => (StatusCode::NOT_FOUND, "not_found"),
         NoControl::Configured(_) => (StatusCode::FORBIDDEN, "denied"),
         NoControl::NoBreaker(_) => (StatusCode::CONFLICT, "conflict"),
     };
-    Refusal::new(status, error, no.to_string())
+    Refusal::new(status, error, error.to_string())
 }
 
 pub(crate) async fn configuration(State(scopes): State<Arc<Scopes>>) -> Response {
@@ -102,8 +102,8 @@ pub(crate) async fn configuration(State(scopes): State<Arc<Scopes>>) -> Response
 
 /// Shows a value, unless it names a file of the host, a client or a secret.
 fn shown(line: ShownLine) -> ShownValue {
-    let is_hidden =
-        HIDDEN.iter().any(|hidden| line.key.starts_with(hidden)) && !OPEN.contains(&line.key);
+    let is_hidden = HIDDEN_SECTIONS.iter().any(|hidden| line.key.starts_with(hidden))
+        && !SHOWN_KEYS.contains(&line.key);
     // Paths within cells are not secret; any other key may hold a path of the host.
     let is_path = line.value.contains('/') && line.key != "exec.working_dir";
     let value = match (is_hidden || is_path) && !line.value.is_empty() {

@@ -31,7 +31,7 @@ use service::report::to_value;
 /// Calls of one tool by one client in a minute.
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 /// Pairs of a client and a tool that are counted.
-const COUNTED: usize = 4096;
+const MAX_COUNTED: usize = 4096;
 
 /// Counts of calls, by client and tool.
 type Rates = Arc<DefaultKeyedRateLimiter<(Principal, String)>>;
@@ -56,13 +56,13 @@ async fn about() -> Json<Value> {
 async fn tools(Extension(door): Extension<Arc<Door<Server>>>) -> Result<Response, Refusal> {
     // An operator shows no secret of a project.
     if door.has_secret() {
-        return Err(no_list());
+        return Err(list_unavailable());
     }
-    let tools = door.handler().tools().map_err(|_| no_list())?;
+    let tools = door.handler().tools().map_err(|_| list_unavailable())?;
     Ok(json_response(StatusCode::OK, &json!({ "tools": tools })))
 }
 
-fn no_list() -> Refusal {
+fn list_unavailable() -> Refusal {
     let message = "the list of the tools is not there; ask again";
     Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
 }
@@ -79,10 +79,10 @@ async fn execute(
 ) -> Result<Response, Refusal> {
     let arguments = arguments(&body)?;
     let table = door.handler();
-    let offered = table.offered(&name).map_err(|_| no_list())?;
+    let offered = table.offered(&name).map_err(|_| list_unavailable())?;
     // Only existing names are counted: unknown ones would take memory.
     if let Some(name) = &offered {
-        within_rate(&rates, client.principal, name)?;
+        count_call(&rates, client.principal, name)?;
     }
     let cancel = CancellationToken::new();
     let _cancelled = cancel.clone().drop_guard();
@@ -125,8 +125,8 @@ fn arguments(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
     }
 }
 
-fn within_rate(rates: &Rates, principal: Principal, tool: &str) -> Result<(), Refusal> {
-    if rates.len() >= COUNTED {
+fn count_call(rates: &Rates, principal: Principal, tool: &str) -> Result<(), Refusal> {
+    if rates.len() >= MAX_COUNTED {
         rates.retain_recent();
     }
     rates.check_key(&(principal, tool.to_owned())).map_err(|until| {
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn each_client_has_a_rate_for_each_tool() {
         let rates: Rates = Arc::new(RateLimiter::keyed(Quota::per_minute(PER_MINUTE)));
-        let call = |client: &str, tool: &str| within_rate(&rates, Principal::named(client), tool);
+        let call = |client: &str, tool: &str| count_call(&rates, Principal::named(client), tool);
         assert!((0..10).all(|_| call("a", "bash").is_ok()));
         let refused = call("a", "bash").err();
         assert_eq!(refused.as_ref().map(|it| it.status.as_u16()), Some(429));

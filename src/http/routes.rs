@@ -18,27 +18,27 @@ use crate::session_use::ActivityProbe;
 use config::policy::Principal;
 use mcp::gate::RemoteSecret;
 use mcp::server::{Continuity, Server};
+use service::Scope;
+
+fn server(scopes: &Scopes, scope: Scope, continuity: Continuity) -> Server {
+    Server::offering(scope, scopes.kill.clone(), scopes.offer.clone(), continuity)
+}
 
 impl MakeHandler for Scopes {
     type Handler = Server;
 
-    fn handler(&self, client: &Principal, continuity: Continuity) -> Self::Handler {
-        let scope = self.executor.scope(client.clone());
-        Server::offering(scope, self.kill.clone(), self.offer.clone(), continuity)
+    fn handler(&self, client: &Principal, continuity: Continuity) -> Server {
+        server(self, self.executor.scope(client.clone()), continuity)
     }
 
-    fn session(&self, client: &Principal) -> (Self::Handler, Option<ActivityProbe>) {
+    fn session(&self, client: &Principal) -> (Server, Option<ActivityProbe>) {
         let scope = self.executor.scope(client.clone());
         let activity: ActivityProbe = Arc::new(scope.session_use());
-        let kill = self.kill.clone();
-        let offer = self.offer.clone();
-        let handler = Server::offering(scope, kill, offer, Continuity::Session);
-        (handler, Some(activity))
+        (server(self, scope, Continuity::Session), Some(activity))
     }
 
-    fn watcher(&self, client: &Principal) -> Self::Handler {
-        let scope = self.executor.watching_scope(client.clone());
-        Server::offering(scope, self.kill.clone(), self.offer.clone(), Continuity::Requests)
+    fn watcher(&self, client: &Principal) -> Server {
+        server(self, self.executor.watching_scope(client.clone()), Continuity::Requests)
     }
 
     fn secret(&self) -> Option<Arc<RemoteSecret>> {

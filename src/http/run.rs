@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::access::Client;
-use crate::body::{RequestRoom, busy};
-use crate::form::{self, AnswerPart, FORM, RunAsked, bad, form_type, takes_form};
+use crate::body::{RequestMemory, busy};
+use crate::form::{self, AnswerPart, FORM_TYPE, ParsedRun, bad_request, form_type, takes_form};
 use crate::respond::{Charged, Refusal};
-use crate::scopes::{BASH, Scopes, TOOL};
+use crate::scopes::{BASH_TOOL, EXEC_TOOL, Scopes};
 use model::call::Correlation;
 use service::Caller;
 use service::apart::{ApartRun, FileIn, FileOut};
@@ -26,7 +26,7 @@ use service::report::{CommandReport, millis};
 use service::shell::ScriptArgs;
 
 /// Default time limit of a command, in seconds.
-const TIMEOUT: f64 = 5.0;
+const DEFAULT_TIMEOUT: f64 = 5.0;
 
 /// The body of a request.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -113,20 +113,20 @@ pub(crate) struct RunForm {
 }
 
 fn usual() -> f64 {
-    TIMEOUT
+    DEFAULT_TIMEOUT
 }
 
-impl RunAsked {
+impl ParsedRun {
     /// Reads a body as a form if its type says so, else as JSON.
     async fn read(headers: &HeaderMap, body: Bytes) -> Result<Self, Refusal> {
         if let Some(kind) = form_type(headers) {
             return form::read(kind, body).await;
         }
-        let asked = serde_json::from_slice(&body).map_err(|error| {
+        let run = serde_json::from_slice(&body).map_err(|error| {
             let known = "{command, timeout_seconds?, stdin?, files?, outputs?}";
-            bad(format!("the body is not {known}: {error}"))
+            bad_request(format!("the body is not {known}: {error}"))
         });
-        let RunRequest { command, timeout_seconds, stdin, files, outputs } = asked?;
+        let RunRequest { command, timeout_seconds, stdin, files, outputs } = run?;
         let files = files.into_iter().map(GivenFile::read).collect::<Result<_, _>>()?;
         Ok(Self { command, timeout: timeout_seconds, stdin: stdin.into_bytes(), files, outputs })
     }
@@ -134,9 +134,10 @@ impl RunAsked {
     /// Makes the command with its directory and its files.
     fn apart(self, root: Option<&str>) -> Result<ApartRun, Refusal> {
         let Self { command, timeout, stdin, files, outputs } = self;
-        let timeout = Some(timeout.unwrap_or(TIMEOUT));
+        let timeout = Some(timeout.unwrap_or(DEFAULT_TIMEOUT));
         let args = ScriptArgs { command, stdin, timeout, ..ScriptArgs::default() };
-        ApartRun::new(args, files, outputs, root).map_err(|bad_file| bad(bad_file.to_string()))
+        ApartRun::new(args, files, outputs, root)
+            .map_err(|bad_file| bad_request(bad_file.to_string()))
     }
 }
 
@@ -145,15 +146,15 @@ impl RunAsked {
 /// # Errors
 /// The status of the answer to a request that is not taken.
 pub async fn checked(headers: &HeaderMap, body: Bytes) -> Result<ApartRun, u16> {
-    let asked = RunAsked::read(headers, body).await.and_then(|asked| asked.apart(None));
-    asked.map_err(|refusal| refusal.status.as_u16())
+    let run = ParsedRun::read(headers, body).await.and_then(|run| run.apart(None));
+    run.map_err(|refusal| refusal.status.as_u16())
 }
 
 /// Runs the command of a request. It is cancelled if the client disconnects.
 pub(crate) async fn run(
     State(scopes): State<Arc<Scopes>>,
     Extension(client): Extension<Client>,
-    Extension(room): Extension<RequestRoom>,
+    Extension(room): Extension<RequestMemory>,
     correlation: Option<Extension<Correlation>>,
     headers: HeaderMap,
     body: Bytes,
@@ -163,7 +164,7 @@ pub(crate) async fn run(
     if form_type(&headers).is_some() && !room.grow(body.len()) {
         return Err(busy("too many large requests are being read"));
     }
-    let asked = RunAsked::read(&headers, body).await?;
+    let run = ParsedRun::read(&headers, body).await?;
     let cancel = scopes.kill.child_token();
     let correlation = correlation.map(|Extension(id)| id);
     let caller = Caller { cancel, correlation, ..Caller::default() };
@@ -173,10 +174,10 @@ pub(crate) async fn run(
         return Err(refusal(&refused));
     }
     let begun = Instant::now();
-    let wanted = !asked.outputs.is_empty();
-    let apart = asked.apart(scopes.run_root.as_deref())?;
+    let wanted = !run.outputs.is_empty();
+    let apart = run.apart(scopes.run_root.as_deref())?;
     // Where only `bash` is offered, its rule decides.
-    let tool = if scope.withheld(TOOL).is_none() { TOOL } else { BASH };
+    let tool = if scope.withheld(EXEC_TOOL).is_none() { EXEC_TOOL } else { BASH_TOOL };
     let done = scope.apart(tool, apart, caller).await;
     let (report, files) = done.map_err(|refused| refusal(&refused))?;
     let answer = RunAnswer::of(&report, millis(begun.elapsed()));
@@ -201,7 +202,7 @@ impl AnswerForm {
         Ok(Self::Parts(format!("cofferdam-{:032x}", u128::from_ne_bytes(bytes))))
     }
 
-    fn written(&self, answer: RunAnswer, files: Option<Vec<FileOut>>) -> (String, Vec<u8>) {
+    fn encode(&self, answer: RunAnswer, files: Option<Vec<FileOut>>) -> (String, Vec<u8>) {
         let Self::Parts(boundary) = self else {
             let files = files.map(|all| all.into_iter().map(ReturnedFile::of).collect());
             return ("application/json".to_owned(), json_bytes(&RunAnswer { files, ..answer }));
@@ -219,7 +220,7 @@ impl AnswerForm {
                 parts.push(AnswerPart { name, path, kind, bytes });
             }
         }
-        (format!("{FORM}; boundary={boundary}"), form::written(boundary, &parts))
+        (format!("{FORM_TYPE}; boundary={boundary}"), form::write_form(boundary, &parts))
     }
 }
 
@@ -229,11 +230,11 @@ fn answered(
     answer: RunAnswer,
     files: Option<Vec<FileOut>>,
     form: &AnswerForm,
-    room: &RequestRoom,
+    room: &RequestMemory,
 ) -> Result<Response, Refusal> {
     let left_out = files.as_ref().map(|all| all.iter().map(FileOut::left_out).collect());
     for files in [files, left_out] {
-        let (kind, bytes) = form.written(answer.clone(), files);
+        let (kind, bytes) = form.encode(answer.clone(), files);
         if room.grow(bytes.len()) {
             let mut response = Response::new(Body::from(bytes));
             if let Ok(kind) = HeaderValue::from_str(&kind) {
@@ -259,7 +260,7 @@ impl GivenFile {
             (Some(_), Some(_)) | (None, None) => None,
         };
         let bytes = bytes.ok_or_else(|| {
-            bad("a file of `files` has either `content` or `content_base64`".to_owned())
+            bad_request("a file of `files` has either `content` or `content_base64`".to_owned())
         })?;
         Ok(FileIn { path: self.path, bytes })
     }

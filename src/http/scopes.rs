@@ -11,8 +11,8 @@ use service::refused::{Refused, RefusedKind};
 use service::{Executor, Scope};
 
 /// Tool whose rule decides about the command, and the tool that is used where the first is not offered.
-pub(crate) const TOOL: &str = "bash_exec";
-pub(crate) const BASH: &str = "bash";
+pub(crate) const EXEC_TOOL: &str = "bash_exec";
+pub(crate) const BASH_TOOL: &str = "bash";
 
 /// The executor, and which of its tools are served.
 #[derive(Debug)]
@@ -37,11 +37,11 @@ impl Scopes {
             let hint = "the operator can show built-in tools beside a project's with --tools shell";
             return Some(denied("this server has the tools of its project only").with_hint(hint));
         }
-        if self.executor.is_off(TOOL) {
+        if self.executor.is_off(EXEC_TOOL) {
             let hint = "the operator did that, under `[tools] off` or since the start";
-            return Some(denied(&format!("`{TOOL}` is switched off")).with_hint(hint));
+            return Some(denied(&format!("`{EXEC_TOOL}` is switched off")).with_hint(hint));
         }
-        let shell = scope.withheld("bash");
-        shell.filter(|_| scope.withheld(TOOL).is_some())
+        let shell = scope.withheld(BASH_TOOL);
+        shell.filter(|_| scope.withheld(EXEC_TOOL).is_some())
     }
 }

@@ -20,19 +20,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::access::{AccessRules, Peer};
-use crate::connections::{self, Connections, Place};
+use crate::connections::{self, ConnectionSetup, Connections};
 use crate::door::{Door, MakeHandler};
 use crate::guard::{Guard, guard};
 use crate::limits::ListenerLimits;
 use crate::respond::Refusal;
-
 use crate::throttle::LogThrottle;
 use mcp::lines::Ends;
 
 /// Time for killed calls to be answered, and for the answers to leave.
 const KILL_GRACE: Duration = Duration::from_secs(3);
 /// Pause after a failed accept(2): descriptors may be short for a while.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket that listens, made before the process is confined.
 #[derive(Debug)]
@@ -66,7 +65,7 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     let end = CancellationToken::new();
     let handlers = Arc::new(handlers);
     let (leaving, ends, _later) = after_pre_stop(ends, limits.pre_stop);
-    let guarded = Arc::new(Guard::new(&handlers, access, &limits, (ends.clone(), leaving), &end));
+    let guarded = Arc::new(Guard::new(&handlers, access, &limits, ends.clone(), leaving, &end));
     let router = Router::new()
         .route("/mcp", any(mcp::<M::Handler>))
         .merge(handlers.more())
@@ -81,18 +80,20 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(Arc::clone(&guarded), guard::<M::Handler>));
     let all = TaskTracker::new();
-    let taking = Taking {
-        router,
-        tls: tls.map(TlsAcceptor::from),
+    let acceptor = Acceptor {
+        setup: ConnectionSetup {
+            router,
+            tls: tls.map(TlsAcceptor::from),
+            limits,
+            stop: ends.stop.clone(),
+        },
         connections: Arc::new(Connections::new(limits.connections)),
-        limits,
-        stop: ends.stop.clone(),
         all: all.clone(),
         throttle: LogThrottle::default(),
     };
     match listener {
-        Listener::Tcp(listener) => taking.tcp(listener, &guarded, &ends).await?,
-        Listener::Unix { socket, owner } => taking.unix(socket, owner, &ends).await?,
+        Listener::Tcp(listener) => acceptor.tcp(listener, &guarded, &ends).await?,
+        Listener::Unix { socket, owner } => acceptor.unix(socket, owner, &ends).await?,
     }
     guarded.busy.close();
     if timeout(limits.drain, guarded.busy.wait()).await.is_err() {
@@ -150,18 +151,15 @@ async fn mcp<H: ServerHandler + Clone + Send + Sync + 'static>(
     door.mcp(request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-/// State that all connections share.
-struct Taking {
-    router: Router,
-    tls: Option<TlsAcceptor>,
+/// Takes connections, and serves them.
+struct Acceptor {
+    setup: ConnectionSetup,
     connections: Arc<Connections>,
-    limits: ListenerLimits,
-    stop: CancellationToken,
     all: TaskTracker,
     throttle: LogThrottle,
 }
 
-impl Taking {
+impl Acceptor {
     async fn tcp<H>(
         &self,
         listener: std::net::TcpListener,
@@ -221,21 +219,17 @@ impl Taking {
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
-        let Some(place): Option<Place> = self.connections.place(peer) else {
+        let Some(slot) = self.connections.take_slot(peer) else {
             if let Some(left_out) = self.throttle.passes() {
                 tracing::warn!(left_out, "a connection was refused: all of them are being served");
             }
             return;
         };
-        let tls = self.tls.clone();
-        let router = self.router.clone();
-        let bounds = (self.limits, self.stop.clone());
-        let served = connections::connection(stream, tls, peer, router, place, bounds);
-        self.all.spawn(served);
+        self.all.spawn(connections::connection(stream, peer, slot, self.setup.clone()));
     }
 }
 
 async fn pause(error: &io::Error) {
     tracing::warn!(%error, "a connection could not be taken");
-    sleep(PAUSE).await;
+    sleep(ACCEPT_PAUSE).await;
 }

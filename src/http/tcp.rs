@@ -17,27 +17,28 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Peer;
-use crate::connections::{ConnectionHandle, Connections, Keep, Place, Serving};
+use crate::connections::{ConnectionHandle, ConnectionSlot, Connections, KeepReason, Serving};
 use crate::throttle::LogThrottle;
 use config::policy::Principal;
 use mcp::lines::{Ends, QUIET, SharedBounds};
 use mcp::serve::{self, Offer};
+use mcp::server::{Continuity, Server};
 use service::Executor;
 use service::fair::FairShare;
 use service::session::SessionActivity;
 
 /// Maximum connections at once. One more closes a connection for which nothing runs.
-const CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 /// Time after its last command for which a shell keeps its connection, as for an unused session over HTTP.
-const SHELL_KEPT: Duration = Duration::from_secs(300);
+const SHELL_KEEP_TIME: Duration = Duration::from_secs(300);
 /// Bytes of all lines that are being read or served, with what reading takes.
-const ROOM: usize = 64 << 20;
+const LINE_MEMORY: usize = 64 << 20;
 /// Time for the first byte, and then for the first request.
-const FIRST: Duration = Duration::from_secs(10);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time without progress in which a client may leave an answer unread.
-const UNREAD: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failed accept(2): descriptors may be short for a while.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Name of the clients in policies and in the audit log.
 pub const CLIENT: &str = "tcp";
 
@@ -80,8 +81,8 @@ pub async fn serve(
         executor,
         offer,
         ends: ends.clone(),
-        connections: Arc::new(Connections::new(CONNECTIONS)),
-        room: SharedBounds::room(ROOM),
+        connections: Arc::new(Connections::new(MAX_CONNECTIONS)),
+        room: SharedBounds::room(LINE_MEMORY),
         throttle: LogThrottle::default(),
     });
     let all = TaskTracker::new();
@@ -95,7 +96,7 @@ pub async fn serve(
             Ok(taken) => taken,
             Err(error) => {
                 server.warn(&format!("a connection could not be taken: {error}"));
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
@@ -103,13 +104,13 @@ pub async fn serve(
             server.warn(&format!("an address that is not allowed: {}", from.ip()));
             continue;
         }
-        let Some(place) = server.connections.place(Peer::Address(from)) else {
+        let Some(slot) = server.connections.take_slot(Peer::Address(from)) else {
             server.warn("a connection was refused: all that there may be have something that runs, or a shell in use");
             continue;
         };
         number += 1;
         let principal = Principal::named(format!("{CLIENT}-{number}"));
-        all.spawn(Arc::clone(&server).connection(stream, place, principal));
+        all.spawn(Arc::clone(&server).connection(stream, slot, principal));
     }
     all.close();
     all.wait().await;
@@ -122,18 +123,18 @@ fn admits(allowed: &[IpNet], from: SocketAddr) -> bool {
 }
 
 /// Counts a request without an answer; the first one stops the clock for the first request.
-fn serving(connection: &ConnectionHandle, begun: &CancellationToken) -> Serving {
+fn count_request(connection: &ConnectionHandle, begun: &CancellationToken) -> Serving {
     begun.cancel();
     connection.serves()
 }
 
 /// Returns the reason to keep a connection that waits for no answer: jobs, and shells with their state.
-fn keep(sessions: SessionActivity) -> Keep {
+fn keep_reason(sessions: SessionActivity) -> KeepReason {
     match sessions {
-        SessionActivity::Running => Keep::Always,
-        SessionActivity::Idle(time) if time < SHELL_KEPT => Keep::Always,
-        SessionActivity::Idle(_) => Keep::Rather,
-        SessionActivity::None => Keep::Freely,
+        SessionActivity::Running => KeepReason::Work,
+        SessionActivity::Idle(time) if time < SHELL_KEEP_TIME => KeepReason::Work,
+        SessionActivity::Idle(_) => KeepReason::State,
+        SessionActivity::None => KeepReason::Nothing,
     }
 }
 
@@ -145,11 +146,16 @@ impl LineServer {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, place: Place, principal: Principal) {
+    async fn connection(
+        self: Arc<Self>,
+        stream: TcpStream,
+        slot: ConnectionSlot,
+        principal: Principal,
+    ) {
         let mut first = [0; 1];
         let peeked = tokio::select! {
-            peeked = timeout(FIRST, stream.peek(&mut first)) => peeked,
-            () = place.given_away() => return,
+            peeked = timeout(FIRST_TIMEOUT, stream.peek(&mut first)) => peeked,
+            () = slot.evicted() => return,
             () = self.ends.ending() => return,
         };
         match (peeked, first) {
@@ -161,23 +167,25 @@ impl LineServer {
             tracing::debug!(%error, "small answers may be slow");
         }
         let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(UNREAD));
+        stream.set_write_timeout(Some(WRITE_TIMEOUT));
         let (reader, writer) = tokio::io::split(Box::pin(stream));
-        let backend = self.executor.scope(Principal::named(CLIENT));
-        let session_use = backend.session_use();
-        place.kept_by(move || keep(session_use()));
+        let scope = self.executor.scope(Principal::named(CLIENT));
+        let session_use = scope.session_use();
+        slot.set_keep_probe(move || keep_reason(session_use()));
         let ends = self.ends.of_a_connection(QUIET);
-        let at = place.handle();
+        let at = slot.handle();
         let begun = CancellationToken::new();
-        let noted = begun.clone();
-        let serves = move || -> mcp::lines::UntilAnswered { Box::new(serving(&at, &noted)) };
+        let begun_here = begun.clone();
+        let serves =
+            move || -> mcp::lines::UntilAnswered { Box::new(count_request(&at, &begun_here)) };
         let bounds = SharedBounds::new(Arc::clone(&self.room), principal, serves);
-        let client = (backend, self.offer.clone());
-        let served = serve::shared_streams(client, reader, writer, ends.clone(), bounds);
+        let kill = ends.kill.clone();
+        let server = Server::offering(scope, kill, self.offer.clone(), Continuity::Connection);
+        let served = serve::connection(server, reader, writer, ends.clone(), Some(bounds));
         let watched = async {
-            let in_time = timeout(FIRST, begun.cancelled()).await.is_ok();
+            let in_time = timeout(FIRST_TIMEOUT, begun.cancelled()).await.is_ok();
             if in_time {
-                place.given_away().await;
+                slot.evicted().await;
             }
             // Nothing more is read; requests before are answered.
             ends.stop.cancel();
@@ -198,10 +206,13 @@ mod tests {
 
     #[test]
     fn a_job_keeps_a_connection_and_a_shell_does_for_a_time() {
-        let idle = |seconds| keep(SessionActivity::Idle(Duration::from_secs(seconds)));
-        assert_eq!(keep(SessionActivity::Running), Keep::Always);
-        assert_eq!((idle(0), idle(299), idle(300)), (Keep::Always, Keep::Always, Keep::Rather));
-        assert_eq!(keep(SessionActivity::None), Keep::Freely);
+        let idle = |seconds| keep_reason(SessionActivity::Idle(Duration::from_secs(seconds)));
+        assert_eq!(keep_reason(SessionActivity::Running), KeepReason::Work);
+        assert_eq!(
+            (idle(0), idle(299), idle(300)),
+            (KeepReason::Work, KeepReason::Work, KeepReason::State)
+        );
+        assert_eq!(keep_reason(SessionActivity::None), KeepReason::Nothing);
     }
 
     #[test]

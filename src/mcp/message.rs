@@ -71,7 +71,7 @@ impl Fault {
 }
 
 /// Parses one line, without its newline.
-pub fn parse_line(line: &[u8]) -> ParsedLine {
+pub(crate) fn parse_line(line: &[u8]) -> ParsedLine {
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return ParsedLine::Nothing;

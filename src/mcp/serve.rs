@@ -12,9 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::gate::SecretGate;
 use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
-use super::server::{Continuity, Server};
+use super::server::Server;
 pub use crate::server::Offer;
-use service::Scope;
 
 /// Failures that end serving.
 #[derive(Debug, thiserror::Error)]
@@ -29,49 +28,12 @@ pub enum ServeError {
     Fault(#[source] tokio::task::JoinError),
 }
 
-/// Serves one client on a pair of streams, until its input ends or `ends` says so.
-pub async fn streams<R, W>(
-    (client, offer): (Scope, Offer),
-    reader: R,
-    writer: W,
-    ends: Ends,
-) -> Result<(), ServeError>
-where
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
-    let server = Server::offering(client, ends.kill.clone(), offer, Continuity::Connection);
-    connection(server, reader, writer, ends, None).await
-}
-
-/// Serves one of several clients as [`streams`] does, within bounds for the sake of the others.
-///
-/// # Errors
-/// The same as of [`streams`].
-pub async fn shared_streams<R, W>(
-    (client, offer): (Scope, Offer),
-    reader: R,
-    writer: W,
-    ends: Ends,
-    bounds: SharedBounds,
-) -> Result<(), ServeError>
-where
-    R: AsyncRead + Send + Unpin + 'static,
-    W: AsyncWrite + Send + Unpin + 'static,
-{
-    let server = Server::offering(client, ends.kill.clone(), offer, Continuity::Connection);
-    if let Some(tasks) = server.tasks() {
-        tasks.serve_by(bounds.clone());
-    }
-    connection(server, reader, writer, ends, Some(bounds)).await
-}
-
 /// Trips the switches of a server at a signal, or when no call can run any more. Dropping this ends the watch.
 #[derive(Debug)]
 pub struct Watch([JoinHandle<()>; 2]);
 
 impl Watch {
-    /// Begins to heed SIGTERM, SIGINT, and `gone`.
+    /// Watches for SIGTERM, SIGINT, and the end of `gone`.
     ///
     /// # Errors
     /// Signals that cannot be watched.
@@ -108,8 +70,8 @@ async fn watch_signals(mut terminate: Signal, mut interrupt: Signal, ends: Ends)
     }
 }
 
-/// Serves one connection until its input ends or one of the `ends` is tripped; within bounds for the sake of others, if it
-/// is one of several.
+/// Serves one connection until its input ends or one of the `ends` is tripped. A connection that is one of several is
+/// served within the bounds `shared`.
 ///
 /// # Errors
 /// A session that cannot be opened, or a fault.
@@ -136,8 +98,11 @@ where
             .map(|settings| Duration::from_secs(settings.idle_seconds))
             .filter(|idle| !idle.is_zero()),
     };
-    let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
     let tasks = server.tasks().cloned();
+    if let (Some(tasks), Some(bounds)) = (&tasks, &shared) {
+        tasks.serve_by(bounds.clone());
+    }
+    let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
     let running = match SecretGate::new(server, settings.as_ref()).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.

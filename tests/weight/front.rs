@@ -14,7 +14,8 @@ use cofferdam::commands::streams::Streams;
 use cofferdam::commands::{settings, start};
 use config::policy::Principal;
 use mcp::lines::Ends;
-use mcp::serve::{Offer, Watch, streams};
+use mcp::serve::{Offer, Watch, connection};
+use mcp::server::{Continuity, Server};
 use model::job::Workspace;
 use model::receipt::Tier;
 use service::Executor;
@@ -85,8 +86,10 @@ pub fn front(config: &str) -> ExitCode {
             let _watch = Watch::begin(&ends, async move { link.closed().await }).expect("signals");
             let (reader, writer) = found.opened();
             let ends = Ends { quiet: reader.quiet(), ..ends };
-            let backend = executor.scope(Principal::local());
-            Ok(streams((backend, Offer::BuiltIn), reader, writer, ends).await)
+            let scope = executor.scope(Principal::local());
+            let kill = ends.kill.clone();
+            let server = Server::offering(scope, kill, Offer::BuiltIn, Continuity::Connection);
+            Ok(connection(server, reader, writer, ends, None).await)
         });
         Ok(served.map_err(|error| error.text())??)
     });

@@ -34,6 +34,7 @@ use listener::{HttpPlan, Opened, TcpPlan};
 use mcp::gate::RemoteSecret;
 use mcp::lines::Ends;
 use mcp::serve::{self, Offer, ServeError, Watch};
+use mcp::server::{Continuity, Server};
 use model::accounts;
 use model::outcome::{Failure, in_words};
 use projects::Project;
@@ -47,7 +48,7 @@ const ON_A_TERMINAL: &str =
     "cofferdam: an MCP server, which a client starts; ^D ends it (a shell: cofferdam run bash)";
 
 /// Time in which a client opens its session; the code of that is not needed again.
-const OPENED: Duration = Duration::from_secs(1);
+const OPENING_TIME: Duration = Duration::from_secs(1);
 
 /// Runs the command: 0 if it ended as requested.
 pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
@@ -102,7 +103,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
                     started();
                     tokio::select! {
                         () = link.closed() => {}
-                        () = tokio::time::sleep(OPENED) => {
+                        () = tokio::time::sleep(OPENING_TIME) => {
                             started();
                             link.closed().await;
                         }
@@ -112,7 +113,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             }
         };
         let streams = (!at_terminal || (http.is_none() && tcp.is_none())).then_some(streams);
-        let served = doors(executor, offer, (http, tcp), streams, gone).await;
+        let served = doors(executor, offer, http, tcp, streams, gone).await;
         served.map_err(|error| CliError::new(format!("serve: {error}")))?;
         signals.iter().chain(&following).for_each(JoinHandle::abort);
         tracing::info!(metrics = ?supervisor.metrics(), "calls");
@@ -179,7 +180,8 @@ fn follow(offer: &Offer, watched: Option<OwnedFd>) -> Option<JoinHandle<()>> {
 async fn doors(
     executor: Arc<Executor>,
     offer: Offer,
-    (http, tcp): (Option<Opened>, Option<LineListener>),
+    http: Option<Opened>,
+    tcp: Option<LineListener>,
     streams: Option<Streams>,
     gone: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
@@ -215,8 +217,10 @@ fn streams_door(
         false => ends.of_a_connection(reader.quiet()),
         true => Ends { quiet: reader.quiet(), ..ends.clone() },
     };
-    let backend = executor.scope(Principal::local());
-    Box::pin(serve::streams((backend, offer.clone()), reader, writer, ends))
+    let scope = executor.scope(Principal::local());
+    let kill = ends.kill.clone();
+    let server = Server::offering(scope, kill, offer.clone(), Continuity::Connection);
+    Box::pin(serve::connection(server, reader, writer, ends, None))
 }
 
 #[inline(never)]

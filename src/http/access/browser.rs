@@ -35,16 +35,16 @@ pub struct ServedNames {
 
 /// Origin of a request that passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum RequestOrigin {
     /// No page, or a page of this server.
-    Here,
+    Own,
     /// A page of a listed origin; a header of the answer allows it to read the answer.
     Listed(String),
 }
 
 impl ServedNames {
     /// Checks that a request was meant for this server.
-    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<From, Refusal> {
+    pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<RequestOrigin, Refusal> {
         let host = host(uri, headers)?;
         if !self.is_ours(host.host()) {
             let message = "this server has no such name: use its address, or `[http] hosts`";
@@ -58,13 +58,13 @@ impl ServedNames {
         };
         match origin {
             Some(origin) if self.origins.iter().any(|listed| listed == origin) => {
-                Ok(From::Listed(origin.to_owned()))
+                Ok(RequestOrigin::Listed(origin.to_owned()))
             }
-            Some(origin) if is_same(origin, &host) => Ok(From::Here),
+            Some(origin) if is_same(origin, &host) => Ok(RequestOrigin::Own),
             Some(_) => Err(foreign()),
             // Browsers name the site that sends a request without an origin, such as one for an image.
             None => match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
-                None | Some(b"none" | b"same-origin") => Ok(From::Here),
+                None | Some(b"none" | b"same-origin") => Ok(RequestOrigin::Own),
                 Some(_) => Err(foreign()),
             },
         }
@@ -123,7 +123,10 @@ mod tests {
         }
     }
 
-    fn checked(reach: ListenerReach, headers: &[(&'static str, &str)]) -> Result<From, u16> {
+    fn checked(
+        reach: ListenerReach,
+        headers: &[(&'static str, &str)],
+    ) -> Result<RequestOrigin, u16> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().expect("a value"));
@@ -139,7 +142,7 @@ mod tests {
         {
             assert_eq!(
                 checked(ListenerReach::Loopback, &[("host", host)]),
-                Ok(From::Here),
+                Ok(RequestOrigin::Own),
                 "{host}"
             );
         }
@@ -152,10 +155,17 @@ mod tests {
         ] {
             assert_eq!(checked(ListenerReach::Loopback, &[("host", host)]), Err(403), "{host}");
         }
-        assert_eq!(checked(ListenerReach::Network, &[("host", "10.0.0.1:8443")]), Ok(From::Here));
+        assert_eq!(
+            checked(ListenerReach::Network, &[("host", "10.0.0.1:8443")]),
+            Ok(RequestOrigin::Own)
+        );
         assert_eq!(checked(ListenerReach::Network, &[("host", "evil.example")]), Err(403));
         for host in ["d", "localhost:8080", "shell.example", "[::1]", "127.0.0.1"] {
-            assert_eq!(checked(ListenerReach::Socket, &[("host", host)]), Ok(From::Here), "{host}");
+            assert_eq!(
+                checked(ListenerReach::Socket, &[("host", host)]),
+                Ok(RequestOrigin::Own),
+                "{host}"
+            );
         }
         for host in ["evil.example:8080", "evil.", "127.0.0.1.evil.example"] {
             assert_eq!(checked(ListenerReach::Socket, &[("host", host)]), Err(403), "{host}");
@@ -174,8 +184,11 @@ mod tests {
         let from = |origin| {
             checked(ListenerReach::Loopback, &[("host", "localhost:8080"), ("origin", origin)])
         };
-        assert_eq!(from("http://localhost:8080"), Ok(From::Here));
-        assert_eq!(from("https://app.example"), Ok(From::Listed("https://app.example".to_owned())));
+        assert_eq!(from("http://localhost:8080"), Ok(RequestOrigin::Own));
+        assert_eq!(
+            from("https://app.example"),
+            Ok(RequestOrigin::Listed("https://app.example".to_owned()))
+        );
         for origin in [
             "http://localhost:3000",
             "http://evil.example",
@@ -189,7 +202,10 @@ mod tests {
         let site = |site| {
             checked(ListenerReach::Loopback, &[("host", "localhost"), ("sec-fetch-site", site)])
         };
-        assert_eq!((site("none"), site("same-origin")), (Ok(From::Here), Ok(From::Here)));
+        assert_eq!(
+            (site("none"), site("same-origin")),
+            (Ok(RequestOrigin::Own), Ok(RequestOrigin::Own))
+        );
         assert_eq!((site("cross-site"), site("same-site")), (Err(403), Err(403)));
     }
 }

@@ -10,7 +10,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 /// Wrong tokens of one address in a minute that are answered as such.
 const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 /// Maximum addresses that are remembered; at the limit, those whose minute is over are forgotten.
-const REMEMBERED: usize = 4096;
+const MAX_ADDRESSES: usize = 4096;
 
 /// Counts failures of each IPv4 address, and of each IPv6 network of 64 bits, which one sender usually has as a whole.
 #[derive(Debug)]
@@ -25,11 +25,12 @@ impl Default for Failures {
 impl Failures {
     /// Counts a failure. Returns the time for which this address is to stop, if it has too many.
     pub(crate) fn note(&self, address: IpAddr) -> Result<(), Duration> {
-        if self.0.len() >= REMEMBERED {
+        if self.0.len() >= MAX_ADDRESSES {
             self.0.retain_recent();
         }
         // Failures from more addresses than are remembered are counted together.
-        let key = if self.0.len() >= REMEMBERED { IpAddr::from([0; 4]) } else { sender(address) };
+        let key =
+            if self.0.len() >= MAX_ADDRESSES { IpAddr::from([0; 4]) } else { sender(address) };
         let now = DefaultClock::default().now();
         self.0.check_key(&key).map_err(|until| until.wait_time_from(now))
     }
@@ -62,6 +63,6 @@ mod tests {
         for address in 0..20_000_u32 {
             failures.note(IpAddr::from(address.to_be_bytes())).unwrap_or_default();
         }
-        assert!(failures.0.len() <= REMEMBERED + 1, "{}", failures.0.len());
+        assert!(failures.0.len() <= MAX_ADDRESSES + 1, "{}", failures.0.len());
     }
 }

@@ -52,9 +52,9 @@ pub(crate) fn filed(about: &RequestSummary, filed: &FileReport) -> CallToolResul
         }
         FileAnswer::Put { was, size } => put(about, *was, *size, &mut fields),
         FileAnswer::Edited { line, region, was, dos } => {
-            edited(about, *line, region, (*was, *dos), &mut fields)
+            edited(about, *line, region, *was, *dos, &mut fields)
         }
-        FileAnswer::Bytes { size, mode, bytes } => got(about, (*size, mode, bytes), &mut fields),
+        FileAnswer::Bytes { size, mode, bytes } => got(about, *size, mode, bytes, &mut fields),
     };
     let denied = filed.denials.iter().map(|denial| denial.line());
     let notes: Vec<String> =
@@ -217,7 +217,8 @@ fn edited(
     about: &RequestSummary,
     line: usize,
     region: &Region,
-    (was, dos): (ReplacedFile, bool),
+    was: ReplacedFile,
+    dos: bool,
     fields: &mut Map<String, Value>,
 ) -> Vec<ContentBlock> {
     let (snippet, _) = numbered(region);
@@ -248,7 +249,9 @@ fn text_of(bytes: &[u8], is_end: bool) -> Option<&str> {
 
 fn got(
     about: &RequestSummary,
-    (size, mode, bytes): (u64, &str, &[u8]),
+    size: u64,
+    mode: &str,
+    bytes: &[u8],
     fields: &mut Map<String, Value>,
 ) -> Vec<ContentBlock> {
     let length = |bytes: &[u8]| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
