@@ -52,17 +52,12 @@ pub fn code(outcome: &Outcome, cancellation: Option<Cancellation>) -> u8 {
 
 /// Returns the exit code of a call that produced no outcome of its program.
 pub fn failure_code(failure: &Failure) -> u8 {
-    match failure {
-        Failure::NotFound { .. } => NOT_FOUND,
-        Failure::NotExecutable { .. } => NOT_EXECUTABLE,
-        Failure::Cwd { .. }
-        | Failure::Setup { .. }
-        | Failure::Unmeasured { .. }
-        | Failure::Busy { .. }
-        | Failure::Supervisor
-        | Failure::Lost
-        | Failure::Network { .. }
-        | Failure::Refused { .. } => REFUSED,
+    if let Failure::NotFound { .. } = failure {
+        NOT_FOUND
+    } else if let Failure::NotExecutable { .. } = failure {
+        NOT_EXECUTABLE
+    } else {
+        REFUSED
     }
 }
 

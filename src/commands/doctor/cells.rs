@@ -195,21 +195,12 @@ fn judge(kind: TrialKind, ended: Ended) -> ProbeResult {
 }
 
 fn refused(failure: &Failure) -> ProbeResult {
-    let remedy = match failure {
-        Failure::NotFound { program } => {
-            Some(format!("install {program} (Debian: apt-get install {program})"))
-        }
-        Failure::Setup { errno, .. } => {
-            Some(format!("see the lines above ({})", errno_text(*errno)))
-        }
-        Failure::NotExecutable { .. }
-        | Failure::Cwd { .. }
-        | Failure::Unmeasured { .. }
-        | Failure::Busy { .. }
-        | Failure::Supervisor
-        | Failure::Lost
-        | Failure::Network { .. }
-        | Failure::Refused { .. } => failure.hint().map(str::to_owned),
+    let remedy = if let Failure::NotFound { program } = failure {
+        Some(format!("install {program} (Debian: apt-get install {program})"))
+    } else if let Failure::Setup { errno, .. } = failure {
+        Some(format!("see the lines above ({})", errno_text(*errno)))
+    } else {
+        failure.hint().map(str::to_owned)
     };
     ProbeResult { remedy, ..missing(for_report(&failure.to_string())) }
 }

@@ -11,7 +11,7 @@ use cell::sealed;
 use model::profile::{PathKind, Profile, SocketName};
 
 /// Number of sockets that are named.
-const SHOWN: usize = 3;
+const MAX_NAMES: usize = 3;
 
 /// Examines the sockets that the configuration names, if it names any.
 pub(super) fn granted(settings: &Settings) -> Option<ProbeResult> {
@@ -86,8 +86,9 @@ fn describe(sockets: &[PathBuf]) -> ProbeResult {
              a profile none can be connected to",
         );
     }
-    let names: Vec<_> = sockets.iter().take(SHOWN).map(|path| path.display().to_string()).collect();
-    let more = match sockets.len().saturating_sub(SHOWN) {
+    let names: Vec<_> =
+        sockets.iter().take(MAX_NAMES).map(|path| path.display().to_string()).collect();
+    let more = match sockets.len().saturating_sub(MAX_NAMES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };

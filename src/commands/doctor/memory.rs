@@ -18,7 +18,7 @@ const NO_MANAGER: &str = "start your service manager: log in by ssh or on a term
     loginctl enable-linger USER; else start cofferdam as root";
 
 /// Time for which a server's first call waits for a scope.
-const SLOW: Duration = Duration::from_millis(50);
+const SLOW_SCOPE: Duration = Duration::from_millis(50);
 
 /// Describes how a supervisor limits memory.
 pub(super) fn limit(
@@ -41,7 +41,8 @@ pub(super) fn limit(
 }
 
 fn in_scope(took: Duration) -> String {
-    let slow = if took > SLOW { ", which is more than a server's first call waits" } else { "" };
+    let slow =
+        if took > SLOW_SCOPE { ", which is more than a server's first call waits" } else { "" };
     format!(
         "cells are held by cgroup v2: in a scope of systemd, made in {} ms{slow}; `serve` asks for one, and `run` \
          with --memory",

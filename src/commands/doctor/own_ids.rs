@@ -6,7 +6,7 @@ use supervisor::{NoOwnIds, check_own_ids};
 
 /// First id of a range on most systems (`SUB_UID_MIN` of login.defs(5)).
 const FIRST_RANGE: u64 = 100_000;
-const RANGE: u64 = 65_536;
+const RANGE_LENGTH: u64 = 65_536;
 
 /// Facts that must be read before confinement: the user, and why cells cannot have other ids.
 #[derive(Debug)]
@@ -54,10 +54,10 @@ fn remedy(uid: u32, result: Result<(), NoOwnIds>) -> String {
         }
         Err(NoOwnIds::Range { .. }) => {
             let first = free_range();
-            let last = first + RANGE - 1;
+            let last = first + RANGE_LENGTH - 1;
             format!(
                 "as root: usermod --add-subuids {first}-{last} --add-subgids {first}-{last} {named}, \
-                 which puts `{named}:{first}:{RANGE}` into /etc/subuid and /etc/subgid"
+                 which puts `{named}:{first}:{RANGE_LENGTH}` into /etc/subuid and /etc/subgid"
             )
         }
         Err(NoOwnIds::NoNewPrivs) => {

@@ -113,15 +113,7 @@ impl Platform {
     /// Returns true for a container, whose engine decides what it may do.
     #[must_use]
     pub fn is_container(self) -> bool {
-        match self {
-            Self::Docker
-            | Self::Podman
-            | Self::Kubernetes
-            | Self::ActionsJob
-            | Self::DevContainer
-            | Self::Container => true,
-            Self::Host | Self::Gvisor | Self::Wsl1 | Self::Wsl2 => false,
-        }
+        !matches!(self, Self::Host | Self::Gvisor | Self::Wsl1 | Self::Wsl2)
     }
 
     /// Returns the settings of the engine that allow cells.

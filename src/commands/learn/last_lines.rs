@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
 /// Bytes that are kept.
-const KEPT: usize = 4096;
+const MAX_BYTES: usize = 4096;
 
 /// Passes all bytes on, and keeps the last ones.
 pub(crate) struct LastLines<W> {
@@ -35,7 +35,7 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for LastLines<W> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.to).poll_write(context, bytes))?;
         this.kept.extend_from_slice(bytes.get(..written).unwrap_or(bytes));
-        let excess = this.kept.len().saturating_sub(KEPT);
+        let excess = this.kept.len().saturating_sub(MAX_BYTES);
         this.kept.drain(..excess);
         Poll::Ready(Ok(written))
     }

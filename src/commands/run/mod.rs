@@ -21,7 +21,7 @@ use crate::commands::launch::{self, Launched};
 use crate::commands::streams::{StdinStream, StdoutStream, Streams};
 use crate::commands::terminal::end_signals::EndSignals;
 use crate::commands::terminal::filtered_output::FilteredOutput;
-use crate::commands::terminal::{self, Conversation, OperatorTerminal};
+use crate::commands::terminal::{self, ConnectedEnd, OperatorTerminal};
 use crate::commands::{settings, start};
 use config::policy::{Grant, Policy};
 use model::accounts;
@@ -117,9 +117,10 @@ async fn conduct(
             eprintln!("cofferdam: --{option} is lowered to {most}, the most the profile allows");
         }
     }
-    let heard = entry.connections();
-    let heard = heard.map(|log| ConnectionListener::new(move |connection| log.closed(&connection)));
-    let running = match link.start(grant, None, heard).await {
+    let listener = entry
+        .connections()
+        .map(|log| ConnectionListener::new(move |connection| log.closed(&connection)));
+    let running = match link.start(grant, None, listener).await {
         Ok(running) => running,
         Err(failure) => {
             let ended = Ended::failed(failure.clone());
@@ -250,18 +251,18 @@ async fn live(
     if let Some(notes) = receipt.unguarded() {
         eprintln!("cofferdam: not guarded in full: {notes}");
     }
-    let Conversation { ended, cancellation: taken_back, is_read } = match &terms.terminal {
+    let ConnectedEnd { ended, cancellation: taken_back, is_read } = match &terms.terminal {
         Some(operators) => {
-            terminal::converse(running, input, &mut stdout, terms.output, operators).await?
+            terminal::connect(running, input, &mut stdout, terms.output, operators).await?
         }
         None => {
             let mut stdout = FilteredOutput::new(stdout, &std::io::stdout());
             let mut stderr = FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());
             let (ended, taken_back) =
                 follow(running, input, terms.output, &mut stdout, &mut stderr).await?;
-            stdout.put_back(std::io::stdout());
-            stderr.put_back(std::io::stderr());
-            Conversation { ended, cancellation: taken_back, is_read: true }
+            stdout.restore_terminal(std::io::stdout());
+            stderr.restore_terminal(std::io::stderr());
+            ConnectedEnd { ended, cancellation: taken_back, is_read: true }
         }
     };
     entry.ended(&ended, Some(&receipt));

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 /// Longest time of a call, in seconds, and some for the reply: clients give up earlier by themselves.
-const PATIENCE: u64 = 660;
+const MAX_CALL_SECONDS: u64 = 660;
 
 /// A client, as it is typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -119,7 +119,7 @@ const CODEX: ClientFacts = ClientFacts {
         vec![
             ("command", command.into()),
             ("args", arguments.as_slice().into()),
-            ("tool_timeout_sec", PATIENCE.into()),
+            ("tool_timeout_sec", MAX_CALL_SECONDS.into()),
         ]
     },
     next: &[
@@ -166,7 +166,7 @@ const GEMINI: ClientFacts = ClientFacts {
         vec![
             ("command", command.into()),
             ("args", arguments.as_slice().into()),
-            ("timeout", (PATIENCE * 1000).into()),
+            ("timeout", (MAX_CALL_SECONDS * 1000).into()),
         ]
     },
     next: &[

@@ -10,7 +10,7 @@ use toml_edit::{DocumentMut, Item, Table};
 use super::clients::{ClientFacts, Entry, Language};
 
 /// Mark at the beginning of a file that editors on other systems write (U+FEFF).
-const MARK: &str = "\u{feff}";
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Name of the entry.
 pub(super) const NAME: &str = "cofferdam";
@@ -22,8 +22,8 @@ pub(super) const NAME: &str = "cofferdam";
 /// servers should be.
 pub(super) fn edited(client: &ClientFacts, text: &str, entry: &Entry) -> Result<String, String> {
     // A mark of the coding is no part of the language.
-    let (mark, text) = match text.strip_prefix(MARK) {
-        Some(rest) => (MARK, rest),
+    let (mark, text) = match text.strip_prefix(BYTE_ORDER_MARK) {
+        Some(rest) => (BYTE_ORDER_MARK, rest),
         None => ("", text),
     };
     let edited = match client.language {
@@ -42,7 +42,7 @@ pub(super) fn edited(client: &ClientFacts, text: &str, entry: &Entry) -> Result<
 
 /// Returns the members of the entry in a text that are none of `entry`, each with its value as JSON.
 pub(super) fn others(client: &ClientFacts, text: &str, entry: &Entry) -> Vec<(String, String)> {
-    let text = text.strip_prefix(MARK).unwrap_or(text);
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let all: Option<Value> = match client.language {
         Language::Json => CstRootNode::parse(text, &ParseOptions::default())
             .ok()

@@ -14,10 +14,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::commands::exit::Cancellation;
 
 /// Signals by which a user or a manager of processes ends a command.
-const USUAL: [i32; 2] = [SIGINT, SIGTERM];
+const COMMON_SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 /// Others that end a program which does not expect them (signal(7)). They may be ignored on purpose where no terminal
 /// is at stake, as by nohup(1).
-const OTHERS: [i32; 14] = [
+const OTHER_SIGNALS: [i32; 14] = [
     SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO, SIGPWR,
     SIGSTKFLT, SIGABRT, SIGTRAP, SIGSYS,
 ];
@@ -31,7 +31,7 @@ impl EndSignals {
     /// # Errors
     /// A signal that cannot be received.
     pub(crate) fn watch(has_terminal: bool) -> io::Result<Self> {
-        let others = if has_terminal { OTHERS.as_slice() } else { &[] };
+        let others = if has_terminal { OTHER_SIGNALS.as_slice() } else { &[] };
         let watched = |number: &i32| {
             let cancellation = match *number {
                 SIGINT | SIGQUIT => Cancellation::Interrupt,
@@ -40,8 +40,10 @@ impl EndSignals {
             Ok((signal(SignalKind::from_raw(*number))?, cancellation))
         };
         let realtime = has_terminal.then(|| libc::SIGRTMIN()..=libc::SIGRTMAX());
-        let all =
-            USUAL.into_iter().chain(others.iter().copied()).chain(realtime.into_iter().flatten());
+        let all = COMMON_SIGNALS
+            .into_iter()
+            .chain(others.iter().copied())
+            .chain(realtime.into_iter().flatten());
         all.map(|number| watched(&number)).collect::<io::Result<_>>().map(Self)
     }
 

@@ -22,7 +22,7 @@ const MAX_DIGITS: usize = 5;
 
 /// Private modes that pass (DECSET): keys, the cursor, wrapping, the mouse, the other screen, pasting, and drawing at once.
 /// Modes that change the size of the window, the character set or the settings of the keyboard are missing, and so is
-/// the origin (6), which a terminal saves with the cursor and restores later.
+/// the origin (6), which a terminal saves with the cursor and restores held_back.
 const PRIVATE_MODES: [u32; 21] = [
     1, 5, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1047, 1048, 1049,
     2004, 2026,
@@ -38,14 +38,14 @@ const OSC_COMMANDS: [&str; 12] =
 /// Commands that set the title or the icon's.
 const TITLES: [&str; 3] = ["0", "1", "2"];
 /// Save and restore the title (xterm's ctlseqs, `CSI Ps t`).
-const KEEP_TITLE: &[u8] = b"\x1b[22;0t";
-const TITLE_AS_KEPT: &[u8] = b"\x1b[23;0t";
+const SAVE_TITLE: &[u8] = b"\x1b[22;0t";
+const RESTORE_TITLE: &[u8] = b"\x1b[23;0t";
 /// Commands that set colours.
 const COLOURS: [&str; 4] = ["4", "10", "11", "12"];
 
 /// Treatment of queries that a terminal answers with numbers alone, such as the position of the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Questions {
+pub(super) enum Queries {
     /// The program reads the answers.
     Pass,
     /// Only the operator's shell would read the answers.
@@ -76,7 +76,7 @@ impl Coding {
 /// A filter over the output of one call.
 #[derive(Debug)]
 pub(super) struct EscapeFilter {
-    questions: Questions,
+    queries: Queries,
     coding: Coding,
     state: State,
     /// Bytes of the current sequence.
@@ -87,16 +87,16 @@ pub(super) struct EscapeFilter {
     length: usize,
     /// Private modes that were set, each with its value.
     modes: Vec<(u32, bool)>,
-    changed: Changed,
+    changed: ChangedSettings,
     /// Fences after the queries that passed.
     fences: Fences,
     /// A query that waits until the terminal has drawn more, and the output after it.
-    later: Option<Vec<u8>>,
+    held_back: Option<Vec<u8>>,
 }
 
 /// Settings of the terminal that were changed, and are restored at the end.
 #[derive(Debug, Default)]
-struct Changed {
+struct ChangedSettings {
     /// Anything but text was written.
     anything: bool,
     /// Keys were set to send other sequences.
@@ -136,18 +136,18 @@ const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
 
 impl EscapeFilter {
-    pub(super) fn new(questions: Questions, coding: Coding) -> Self {
+    pub(super) fn new(queries: Queries, coding: Coding) -> Self {
         Self {
-            questions,
+            queries,
             coding,
             state: State::default(),
             pending: Vec::new(),
             character: Vec::new(),
             length: 0,
             modes: Vec::new(),
-            changed: Changed::default(),
+            changed: ChangedSettings::default(),
             fences: Fences::default(),
-            later: None,
+            held_back: None,
         }
     }
 
@@ -155,8 +155,8 @@ impl EscapeFilter {
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         for byte in bytes {
-            match &mut self.later {
-                Some(later) => later.push(*byte),
+            match &mut self.held_back {
+                Some(held_back) => held_back.push(*byte),
                 None => self.advance(*byte, &mut out),
             }
         }
@@ -166,7 +166,7 @@ impl EscapeFilter {
 
     /// Returns true while output waits for an answer of the terminal.
     pub(super) fn is_waiting(&self) -> bool {
-        self.later.is_some()
+        self.held_back.is_some()
     }
 
     /// Returns the fences that were written after queries.
@@ -184,16 +184,16 @@ impl EscapeFilter {
     }
 
     /// Drops all queries from now on. Returns the bytes that may pass now.
-    pub(super) fn ask_no_more(&mut self) -> Vec<u8> {
-        self.questions = Questions::Drop;
+    pub(super) fn drop_queries(&mut self) -> Vec<u8> {
+        self.queries = Queries::Drop;
         self.resume()
     }
 
     /// Filters the output that has waited.
     fn resume(&mut self) -> Vec<u8> {
         // Without a query that waits there is no such output.
-        let later = self.later.take().unwrap_or_default();
-        self.push(&later)
+        let held_back = self.held_back.take().unwrap_or_default();
+        self.push(&held_back)
     }
 
     /// Returns the sequences that restore the terminal: they end an unfinished string, switch modes back and turn colours
@@ -223,7 +223,7 @@ impl EscapeFilter {
             out.extend(b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\");
         }
         if self.changed.title {
-            out.extend(TITLE_AS_KEPT);
+            out.extend(RESTORE_TITLE);
         }
         if self.changed.cursor_shape {
             out.extend(b"\x1b[0 q");
@@ -391,7 +391,10 @@ impl EscapeFilter {
     fn end_csi(&mut self, last: u8, out: &mut Vec<u8>) {
         let pending = std::mem::take(&mut self.pending);
         self.state = State::Ground;
-        let Some(Parts { prefix, numbers, intermediate }) = Parts::parse(&pending) else { return };
+        let Some(SequenceParts { prefix, numbers, intermediate }) = SequenceParts::parse(&pending)
+        else {
+            return;
+        };
         let has_subparameters = numbers.contains(&b':');
         let passes = match (prefix, intermediate, last) {
             // Colours, which may have subparameters.
@@ -436,7 +439,7 @@ impl EscapeFilter {
     /// Passes a query on and writes a fence after it. If the terminal is far behind, writes a fence and holds the query
     /// back until it is answered.
     fn ask(&mut self, pending: &[u8], last: u8, out: &mut Vec<u8>) {
-        if self.questions == Questions::Drop {
+        if self.queries == Queries::Drop {
             return;
         }
         let question = [b"\x1b[", pending, &[last]].concat();
@@ -446,9 +449,9 @@ impl EscapeFilter {
             self.changed.anything = true;
             out.extend(question);
         } else {
-            self.later = Some(question);
+            self.held_back = Some(question);
         }
-        if self.later.is_none() || !self.fences.is_open() {
+        if self.held_back.is_none() || !self.fences.is_open() {
             out.extend(FENCE);
             self.fences.put();
         }
@@ -510,7 +513,7 @@ impl EscapeFilter {
         self.changed.colours |= COLOURS.contains(&number);
         if TITLES.contains(&number) && !self.changed.title {
             self.changed.title = true;
-            out.extend(KEEP_TITLE);
+            out.extend(SAVE_TITLE);
         }
         out.extend(format!("\x1b]{number}").bytes());
         if text.contains(';') {
@@ -541,8 +544,8 @@ impl EscapeFilter {
     }
 }
 
-/// Parts of a control sequence without its last byte.
-struct Parts<'s> {
+/// SequenceParts of a control sequence without its last byte.
+struct SequenceParts<'s> {
     /// One of `<=>?`, or empty.
     prefix: &'s [u8],
     /// Numbers with `;` and `:` between them.
@@ -550,7 +553,7 @@ struct Parts<'s> {
     intermediate: &'s [u8],
 }
 
-impl<'s> Parts<'s> {
+impl<'s> SequenceParts<'s> {
     /// Parses a sequence. `None` if it is malformed, or has numbers that terminals read in different ways.
     fn parse(pending: &'s [u8]) -> Option<Self> {
         let is_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b';' | b':');

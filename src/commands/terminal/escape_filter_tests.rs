@@ -3,7 +3,7 @@
 use super::*;
 
 fn filter() -> EscapeFilter {
-    EscapeFilter::new(Questions::Pass, Coding::Utf8)
+    EscapeFilter::new(Queries::Pass, Coding::Utf8)
 }
 
 /// Filters in one piece and byte by byte: the result is the same.
@@ -127,7 +127,7 @@ fn any_bytes_leave_no_query() {
         b"\x1b", b"[", b"]", b"P", b"$", b"q", b"52", b";", b"11;", b"?", b"\x07", b"\\", b"21",
         b"t", b"\x9b", b"\xc2",
     ];
-    let mut strict = EscapeFilter::new(Questions::Drop, Coding::Utf8);
+    let mut strict = EscapeFilter::new(Queries::Drop, Coding::Utf8);
     for _ in 0..20_000 {
         let mut bytes = Vec::new();
         for _ in 0..12 {
@@ -137,7 +137,7 @@ fn any_bytes_leave_no_query() {
         }
         // Filter the output once more: nothing becomes a sequence by what was left out of it.
         let passed = [strict.push(&bytes), strict.push(b"\x1b\\\x07")].concat();
-        let again = EscapeFilter::new(Questions::Drop, Coding::Utf8).push(&passed);
+        let again = EscapeFilter::new(Queries::Drop, Coding::Utf8).push(&passed);
         assert_eq!(again, passed, "{bytes:?}");
         let left = filtered(&bytes);
         for query in [&b"\x1b[21t"[..], b"\x1b]52", b"\x1bP$q", b"\x9b", b"\xc2\x9b"] {
@@ -191,15 +191,15 @@ fn many_modes_are_put_back_or_do_not_pass() {
 
 #[test]
 fn a_title_is_kept_before_the_first_and_taken_back() {
-    let mut filter = EscapeFilter::new(Questions::Pass, Coding::Utf8);
+    let mut filter = EscapeFilter::new(Queries::Pass, Coding::Utf8);
     assert_eq!(filter.push(b"\x1b]0;a\x07\x1b]2;b\x07"), b"\x1b[22;0t\x1b]0;a\x07\x1b]2;b\x07");
     let back = filter.reset();
-    assert!(back.windows(TITLE_AS_KEPT.len()).any(|one| one == TITLE_AS_KEPT), "{back:?}");
+    assert!(back.windows(RESTORE_TITLE.len()).any(|one| one == RESTORE_TITLE), "{back:?}");
 }
 
 #[test]
 fn a_terminal_that_takes_bytes_for_characters_sees_no_control() {
-    let mut filter = EscapeFilter::new(Questions::Pass, Coding::Bytes);
+    let mut filter = EscapeFilter::new(Queries::Pass, Coding::Bytes);
     let text = "\u{e9} \u{db}21t \u{2713}";
     assert_eq!(filter.push(text.as_bytes()), "\u{e9} ?21t ?".as_bytes());
     // In a title it could be one in any coding.
@@ -208,7 +208,7 @@ fn a_terminal_that_takes_bytes_for_characters_sees_no_control() {
 
 #[test]
 fn no_query_passes_where_no_program_reads_the_answer() {
-    let mut filter = EscapeFilter::new(Questions::Drop, Coding::Utf8);
+    let mut filter = EscapeFilter::new(Queries::Drop, Coding::Utf8);
     assert_eq!(filter.push(b"\x1b[6n\x1b[c\x1b[?u\x1b[?1$p\x1b[1m"), b"\x1b[1m");
     assert!(!filter.fences().is_open());
 }
@@ -226,6 +226,6 @@ fn a_question_waits_until_the_terminal_is_nearly_as_far() {
     // One that answers nothing is asked nothing more.
     filter.push(&long);
     assert_eq!(filter.push(b"e\x1b[cf"), b"e");
-    assert_eq!(filter.ask_no_more(), b"f");
+    assert_eq!(filter.drop_queries(), b"f");
     assert_eq!(filter.push(b"\x1b[cg"), b"g");
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 
-use super::escape_filter::{Coding, EscapeFilter, Questions};
+use super::escape_filter::{Coding, EscapeFilter, Queries};
 
 /// A stream, and its filter where it is a terminal.
 pub(crate) struct FilteredOutput<W> {
@@ -20,12 +20,12 @@ pub(crate) struct FilteredOutput<W> {
 impl<W> FilteredOutput<W> {
     /// Wraps the stream `to`, which writes to `stream`. The program's input is not this terminal, so no query passes.
     pub(crate) fn new(to: W, stream: &impl IsTerminal) -> Self {
-        let filter = || EscapeFilter::new(Questions::Drop, Coding::of_locale());
+        let filter = || EscapeFilter::new(Queries::Drop, Coding::of_locale());
         Self { to, filter: stream.is_terminal().then(filter), passed: Vec::new() }
     }
 
     /// Restores the terminal, by another stream to it.
-    pub(crate) fn put_back(&self, mut to: impl Write) {
+    pub(crate) fn restore_terminal(&self, mut to: impl Write) {
         if let Some(filter) = &self.filter {
             // A terminal that cannot be written to cannot be restored.
             to.write_all(&filter.reset()).and_then(|()| to.flush()).unwrap_or_default();
@@ -84,14 +84,14 @@ mod tests {
     async fn only_the_output_for_a_terminal_is_filtered() -> io::Result<()> {
         let hostile = b"a\x1b[21tb\x1b]52;c;eA==\x07c\x1b[1m";
         for (is_terminal, expected) in [(true, &b"abc\x1b[1m"[..]), (false, &hostile[..])] {
-            let filter = || EscapeFilter::new(Questions::Drop, Coding::Utf8);
+            let filter = || EscapeFilter::new(Queries::Drop, Coding::Utf8);
             let filter = is_terminal.then(filter);
             let mut output = FilteredOutput { to: Vec::new(), filter, passed: Vec::new() };
             output.write_all(hostile).await?;
             output.flush().await?;
             assert_eq!(output.to, expected);
             let mut back = Vec::new();
-            output.put_back(&mut back);
+            output.restore_terminal(&mut back);
             assert_eq!(back.is_empty(), !is_terminal);
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::commands::error::CliError;
 use crate::commands::exit::Cancellation;
 use crate::commands::streams::{StdinStream, StdoutStream};
 use crate::commands::terminal::end_signals::EndSignals;
-use crate::commands::terminal::escape_filter::{Coding, EscapeFilter, Questions};
+use crate::commands::terminal::escape_filter::{Coding, EscapeFilter, Queries};
 use crate::commands::terminal::fences::Fences;
 use crate::commands::terminal::keys::Keys;
 use model::outcome::{Ended, Failure, in_words};
@@ -87,7 +87,7 @@ impl<'t> RawTerminal<'t> {
     fn enter(before: &'t OperatorTerminal) -> Result<Self, CliError> {
         terminal::set_attributes(stdin(), &before.attributes.raw())
             .map_err(|errno| CliError::new(format!("the terminal cannot be made raw: {errno}")))?;
-        let filter = EscapeFilter::new(Questions::Pass, Coding::of_locale());
+        let filter = EscapeFilter::new(Queries::Pass, Coding::of_locale());
         Ok(Self { before, filter })
     }
 
@@ -115,7 +115,7 @@ struct Signals {
 }
 
 /// Meaning of a signal.
-enum Woken {
+enum SignalMeaning {
     Resized,
     Continued,
     Ended(Cancellation),
@@ -131,11 +131,11 @@ impl Signals {
     }
 
     /// Waits for a signal.
-    async fn next(&mut self) -> Woken {
+    async fn next(&mut self) -> SignalMeaning {
         tokio::select! {
-            _ = self.resized.recv() => Woken::Resized,
-            _ = self.continued.recv() => Woken::Continued,
-            cancellation = self.ends.next() => Woken::Ended(cancellation),
+            _ = self.resized.recv() => SignalMeaning::Resized,
+            _ = self.continued.recv() => SignalMeaning::Continued,
+            cancellation = self.ends.next() => SignalMeaning::Ended(cancellation),
         }
     }
 
@@ -149,13 +149,13 @@ impl Signals {
 ///
 /// # Errors
 /// A terminal that cannot be used.
-pub(crate) async fn converse(
+pub(crate) async fn connect(
     running: Running,
     input: StdinStream,
     output: &mut StdoutStream,
     limit: Option<u64>,
-    operators: &OperatorTerminal,
-) -> Result<Conversation, CliError> {
+    operator: &OperatorTerminal,
+) -> Result<ConnectedEnd, CliError> {
     let Running { stdin: master, stdout: mut from, control, mut ended, guard: _guard, .. } =
         running;
     let unusable = |error: io::Error| {
@@ -164,7 +164,7 @@ pub(crate) async fn converse(
     let master = master.ok_or_else(|| CliError::new("the cell has no terminal"))?;
     let cell_terminal = master.as_fd().try_clone_to_owned().map_err(unusable)?;
     let mut signals = Signals::watch().map_err(unusable)?;
-    let mut raw = RawTerminal::enter(operators)?;
+    let mut raw = RawTerminal::enter(operator)?;
     let mut keys = Keys::pass(input, master);
     let mut cancellation = None;
     let mut left = limit;
@@ -192,12 +192,12 @@ pub(crate) async fn converse(
             answers = keys.step(has_fences) => pending.add(&raw.filter.answered(answers)),
             // The terminal does not answer, or very late: it gets no more queries.
             () = sleep(patience), if is_waiting && is_written => {
-                pending.add(&raw.filter.ask_no_more());
+                pending.add(&raw.filter.drop_queries());
             },
-            woken = signals.next() => match woken {
-                Woken::Continued => raw.set_again(),
-                Woken::Resized => resized(&cell_terminal),
-                Woken::Ended(reason) => {
+            meaning = signals.next() => match meaning {
+                SignalMeaning::Continued => raw.set_again(),
+                SignalMeaning::Resized => resized(&cell_terminal),
+                SignalMeaning::Ended(reason) => {
                     cancellation.get_or_insert(reason);
                     control.cancel();
                 }
@@ -213,11 +213,11 @@ pub(crate) async fn converse(
             timeout(SILENCE, reset.write_all(output)).await.is_ok_and(|written| written.is_ok())
         }
     };
-    Ok(Conversation { ended: end, cancellation, is_read })
+    Ok(ConnectedEnd { ended: end, cancellation, is_read })
 }
 
 /// End of a conversation.
-pub(crate) struct Conversation {
+pub(crate) struct ConnectedEnd {
     pub ended: Ended,
     pub cancellation: Option<Cancellation>,
     /// False if the terminal accepts no output: further messages would wait for it for ever.
@@ -234,7 +234,7 @@ async fn restore(
     mut pending: PendingOutput,
     output: &mut StdoutStream,
 ) -> bool {
-    pending.add(&filter.ask_no_more());
+    pending.add(&filter.drop_queries());
     let mut fences = filter.fences().clone();
     // The call has ended: all its output is in the buffer of the cell's terminal.
     let rest = async {
