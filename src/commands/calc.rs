@@ -9,13 +9,11 @@ use crate::commands::launch::{self, Launched};
 use crate::commands::{settings, start};
 use config::policy::Principal;
 use model::job::Workspace;
-use model::outcome::in_words;
 use model::receipt::Tier;
 use service::Caller;
 use service::Executor;
 use service::calculate::Calculation;
 use service::host_programs::HostPrograms;
-use service::link::Link;
 use service::report::Exact;
 use service::request::Precision;
 use supervisor::ScopeWish;
@@ -48,10 +46,7 @@ pub fn main(typed: CalcArguments, config: Option<&Path>) -> Result<u8, CliError>
     let settings = settings::load(config)?.in_tier(typed.tier).scoped(ScopeWish::Never);
     let calculating = settings.clone();
     let Launched { link, audit, .. } = launch::recorded(settings)?;
-    start::conducted(link, async |socket| {
-        let link = Link::attach(socket).map_err(|error| {
-            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
-        })?;
+    start::conducted(link, async |link| {
         let executor = Executor::new(
             calculating.executor(Workspace::Fresh, HostPrograms::default()),
             link,

@@ -101,7 +101,7 @@ pub struct Lines {
     writer: JoinHandle<()>,
 }
 
-/// Ways of a connection that the protocol does not ask for.
+/// Behaviour of a connection that is not part of the protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Dialect {
     /// Refuses requests before the session is open and after `shutdown`.
@@ -114,14 +114,6 @@ pub(crate) struct Dialect {
     pub(crate) idle: Option<Duration>,
 }
 
-/// Conditions of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Conditions {
-    pub(crate) dialect: Dialect,
-    /// Bounds for the sake of other connections, where there may be any.
-    pub(crate) shared: Option<SharedBounds>,
-}
-
 impl Lines {
     /// Starts reading and writing. Must be called inside a tokio runtime.
     pub fn new<R, W>(reader: R, writer: W, ends: Ends) -> Self
@@ -129,7 +121,7 @@ impl Lines {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        Self::of_connection(reader, writer, ends, Conditions::default())
+        Self::of_connection(reader, writer, ends, Dialect::default(), None)
     }
 
     /// Starts as [`Lines::new`] does, for a connection that shares its server with others.
@@ -138,21 +130,20 @@ impl Lines {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let conditions = Conditions { shared: Some(bounds), ..Conditions::default() };
-        Self::of_connection(reader, writer, ends, conditions)
+        Self::of_connection(reader, writer, ends, Dialect::default(), Some(bounds))
     }
 
     pub(crate) fn of_connection<R, W>(
         reader: R,
         writer: W,
         ends: Ends,
-        conditions: Conditions,
+        dialect: Dialect,
+        shared: Option<SharedBounds>,
     ) -> Self
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let Conditions { dialect, shared } = conditions;
         // Small, so that a client that sends faster than the service reads has to wait.
         let (to_service, incoming) = mpsc::channel(16);
         let (outgoing, to_write) = mpsc::channel(64);
@@ -204,9 +195,7 @@ impl Transport<RoleServer> for Lines {
                 None => Err(closed()),
             };
             if let Some(id) = answered {
-                open.send_modify(|ids| {
-                    ids.remove(&id);
-                });
+                open.send_modify(|ids| drop(ids.remove(&id)));
             }
             sent
         }
@@ -266,7 +255,7 @@ async fn write_lines<W: AsyncWrite + Unpin>(
             return;
         }
         if written.send(()).is_err() {
-            tracing::trace!("nobody waited for this line");
+            tracing::trace!("the sender of this line no longer waits");
         }
     }
 }

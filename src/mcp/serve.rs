@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::gate::SecretGate;
-use super::lines::{Conditions, Dialect, Ends, Lines, SharedBounds};
+use super::lines::{Dialect, Ends, Lines, SharedBounds};
 use super::server::Server;
 pub use crate::server::Offer;
 
@@ -87,22 +87,17 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let settings = server.last_project().map(|project| project.settings.clone());
-    let dialect = Dialect {
-        keeps_order: settings.is_some(),
-        has_batches: settings.as_ref().is_some_and(|settings| settings.has_batches),
-        shut_grace: settings
-            .as_ref()
-            .map(|settings| Duration::from_secs(settings.shutdown_seconds)),
-        idle: settings
-            .as_ref()
-            .map(|settings| Duration::from_secs(settings.idle_seconds))
-            .filter(|idle| !idle.is_zero()),
-    };
+    let dialect = settings.as_ref().map_or_else(Dialect::default, |settings| Dialect {
+        keeps_order: true,
+        has_batches: settings.has_batches,
+        shut_grace: Some(Duration::from_secs(settings.shutdown_seconds)),
+        idle: Some(Duration::from_secs(settings.idle_seconds)).filter(|idle| !idle.is_zero()),
+    });
     let tasks = server.tasks().cloned();
     if let (Some(tasks), Some(bounds)) = (&tasks, &shared) {
         tasks.serve_by(bounds.clone());
     }
-    let lines = Lines::of_connection(reader, writer, ends, Conditions { dialect, shared });
+    let lines = Lines::of_connection(reader, writer, ends, dialect, shared);
     let running = match SecretGate::new(server, settings.as_ref()).serve(lines).await {
         Ok(running) => running,
         // The client left before it opened a session: nothing was asked, nothing failed.
@@ -113,11 +108,7 @@ where
     if let Some(tasks) = tasks {
         tasks.end();
     }
-    match ended {
-        Ok(reason) => {
-            tracing::debug!(?reason, "the connection has ended");
-            Ok(())
-        }
-        Err(fault) => Err(ServeError::Fault(fault)),
-    }
+    let reason = ended.map_err(ServeError::Fault)?;
+    tracing::debug!(?reason, "the connection has ended");
+    Ok(())
 }

@@ -78,8 +78,7 @@ pub fn front(config: &str) -> ExitCode {
         let serving = settings.for_the_front_end();
         let host_programs = settings.host_programs();
         let found = Streams::detect();
-        let served = start::conducted(link, async |socket| {
-            let link = Link::attach(socket).expect("a link");
+        let served = start::conducted(link, async |link| {
             let setup = serving.executor(Workspace::Fresh, host_programs);
             let executor = Arc::new(Executor::new(setup, link.clone(), Audit::off()));
             let ends = Ends::default();

@@ -10,7 +10,7 @@ use config::policy::{Grant, Policy};
 use config::profile::Profiles;
 use model::call::{Argv, Asked, Call, Env, Stdin};
 use model::job::{JobMode, ProfileName, SessionId, StartDirectory, Within, Workspace};
-use model::outcome::{Ended, Failure, Outcome, errno_text, in_words};
+use model::outcome::{Ended, Failure, Outcome, errno_text};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
 use model::wire::Ready;
@@ -126,10 +126,7 @@ pub(super) fn has_shell(layers: &[LayerCheck]) -> bool {
 /// # Errors
 /// No link to the supervisor.
 pub(super) fn run(socket: OwnedFd, trials: Vec<Trial>) -> Result<CellTrials, CliError> {
-    start::conducted(socket, async |socket| {
-        let link = Link::attach(socket).map_err(|error| {
-            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
-        })?;
+    start::conducted(socket, async |link| {
         let mut layers = Vec::new();
         let mut first = None;
         for Trial { layer, grant, kind } in trials {

@@ -10,7 +10,6 @@ mod network;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -31,7 +30,7 @@ use missing_paths::{HostExaminer, MissingPaths, quoted};
 use model::accounts;
 use model::egress::NetworkClass;
 use model::job::ProfileName;
-use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome, in_words};
+use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall, Failure, Outcome};
 use model::profile::floor::{self, Grantable};
 use model::profile::{PathKind, Profile, calls};
 use network::NetworkRefusals;
@@ -99,7 +98,7 @@ pub(in crate::commands) fn of_request(
         );
     }
     let host = HostFacts { program, examiner, programs, class };
-    start::conducted(socket, |socket| conduct(socket, grant, profile, host, tool))
+    start::conducted(socket, |link| conduct(link, grant, profile, host, tool))
 }
 
 /// A program that exists on the host and not in the cell.
@@ -141,15 +140,12 @@ fn on_host(word: &str, profile: &Profile) -> Option<HostProgram> {
 }
 
 async fn conduct(
-    socket: OwnedFd,
+    link: Link,
     grant: Grant,
     profile: Profile,
     host: HostFacts,
     mut tool: Option<LearnedTool>,
 ) -> Result<u8, CliError> {
-    let link = Link::attach(socket).map_err(|error| {
-        CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
-    })?;
     let running = link.start(grant, None, None).await?;
     // Both streams go to standard error: standard output is for the TOML alone.
     let to_stderr = || FilteredOutput::new(tokio::io::stderr(), &std::io::stderr());

@@ -4,7 +4,6 @@ pub mod arguments;
 pub mod pump;
 
 use std::io::IsTerminal;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -78,7 +77,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
         host_programs,
         terminal,
     };
-    start::conducted(socket, |socket| conduct(grant, terms, socket, streams, entry))
+    start::conducted(socket, |link| conduct(grant, terms, link, streams, entry))
 }
 
 /// Returns the operator's terminal, if the program gets a terminal.
@@ -105,13 +104,10 @@ fn terminal_for(typed: &RunArguments) -> Result<Option<OperatorTerminal>, CliErr
 async fn conduct(
     grant: Grant,
     terms: Terms,
-    socket: OwnedFd,
+    link: Link,
     streams: Streams,
     entry: LoggedCall,
 ) -> Result<u8, CliError> {
-    let link = Link::attach(socket).map_err(|error| {
-        CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
-    })?;
     if terms.format == OutputFormat::Live {
         for (option, most) in &terms.lowered {
             eprintln!("cofferdam: --{option} is lowered to {most}, the most the profile allows");

@@ -36,10 +36,9 @@ use mcp::lines::Ends;
 use mcp::serve::{self, Offer, ServeError, Watch};
 use mcp::server::{Continuity, Server};
 use model::accounts;
-use model::outcome::{Failure, in_words};
+use model::outcome::Failure;
 use projects::Project;
 use service::Executor;
-use service::link::Link;
 use supervisor::{OwnIds, ScopeWish};
 use sys::memory;
 
@@ -83,10 +82,7 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();
     let Launched { link, audit, streams, http, tcp, watched } = launch::listening(settings, plans)?;
-    start::conducted(link, async |socket| {
-        let link = Link::attach(socket).map_err(|error| {
-            CliError::new(format!("no link to the supervisor: {}", in_words(&error)))
-        })?;
+    start::conducted(link, async |link| {
         let executor =
             Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
         let executor = Arc::new(executor);

@@ -91,7 +91,7 @@ pub(super) struct PartialLine {
     max_bytes: usize,
     values: JsonValues,
     /// Its part of the memory for all lines, where that is bounded.
-    room: Option<Share>,
+    pub(super) room: Option<Share>,
 }
 
 impl PartialLine {
@@ -123,10 +123,5 @@ impl PartialLine {
         }
         self.bytes.extend_from_slice(piece);
         Ok(())
-    }
-
-    /// Returns the line, and what it holds of the memory.
-    pub(super) fn whole(self) -> (Vec<u8>, Option<Share>) {
-        (self.bytes, self.room)
     }
 }

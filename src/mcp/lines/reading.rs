@@ -46,6 +46,12 @@ enum Read {
     End,
 }
 
+impl Read {
+    fn whole(line: PartialLine) -> Self {
+        Self::Line(line.bytes, line.room)
+    }
+}
+
 /// Reads up to a newline, or to the end of input: a last line needs no newline.
 async fn next_line<R: AsyncRead + Unpin>(
     reader: &mut BufReader<R>,
@@ -56,7 +62,7 @@ async fn next_line<R: AsyncRead + Unpin>(
     loop {
         let buffered = reader.fill_buf().await?;
         if buffered.is_empty() {
-            return Ok(line.map_or(Read::End, whole));
+            return Ok(line.map_or(Read::End, Read::whole));
         }
         let newline = buffered.iter().position(|byte| *byte == b'\n');
         let piece = buffered.get(..newline.unwrap_or(buffered.len())).unwrap_or_default();
@@ -67,7 +73,7 @@ async fn next_line<R: AsyncRead + Unpin>(
                 let used = newline.map_or(buffered.len(), |at| at.saturating_add(1));
                 reader.consume(used);
                 if newline.is_some() {
-                    return Ok(whole(so_far));
+                    return Ok(Read::whole(so_far));
                 }
                 line = Some(so_far);
             }
@@ -77,11 +83,6 @@ async fn next_line<R: AsyncRead + Unpin>(
             }
         }
     }
-}
-
-fn whole(line: PartialLine) -> Read {
-    let (bytes, room) = line.whole();
-    Read::Line(bytes, room)
 }
 
 async fn skip_line<R: AsyncRead + Unpin>(reader: &mut BufReader<R>) -> io::Result<()> {

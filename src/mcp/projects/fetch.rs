@@ -58,7 +58,8 @@ impl ScriptRun<'_> {
         };
         let place = FetchPlace { host: request.host.clone(), port: request.port };
         let caller = Caller { tap: Tap::read_by(reader), ..Caller::default() };
-        let run = |caller| service::projects::fetch(&self.calls.client, self.name, place, args, caller);
+        let run =
+            |caller| service::projects::fetch(&self.calls.client, self.name, place, args, caller);
         let report = self.calls.stopped_turn(caller, self.context.ct.cancelled(), run).await;
         let report = report.map_err(refused)?;
         let denied = denied(&report);

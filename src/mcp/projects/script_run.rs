@@ -187,7 +187,8 @@ impl ScriptRun<'_> {
                 }
             }
         };
-        let run = |caller| service::projects::run_script(&self.calls.client, self.name, args, caller);
+        let run =
+            |caller| service::projects::run_script(&self.calls.client, self.name, args, caller);
         let report = self.calls.stopped_turn(caller, stop, run).await?;
         Ok((report, stopped))
     }

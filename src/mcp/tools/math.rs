@@ -202,7 +202,8 @@ impl BuiltIn for CalculateBatchArguments {
         let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = expressions.0.clone();
-        let run = |turn| Calculation::new(&calls.client, None, turn).batch(asked, precision, timeout);
+        let run =
+            |turn| Calculation::new(&calls.client, None, turn).batch(asked, precision, timeout);
         let done = calls.turn(context, run).await;
         let count = u32::try_from(expressions.0.len()).unwrap_or(u32::MAX).max(1);
         let tool = Self::TOOL;
