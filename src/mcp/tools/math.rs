@@ -1,14 +1,12 @@
 //! The calculator beyond one expression: batches, plots, its functions, and past calculations.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::time::Instant;
 
 use rmcp::model::{Tool, ToolAnnotations};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
-use serde_json::json;
+use serde::de::{self, Deserializer};
+use serde_json::{Number, json};
 
 use super::calculator::{lowered_timeout_note, parse_timeout, precision_in_force, with_ledger};
 use super::results::{BatchResult, PlotResult};
@@ -89,8 +87,8 @@ impl CalculatePlotArguments {
         Plot {
             expression: self.expression,
             variable: self.variable.unwrap_or_else(|| "x".to_owned()),
-            from: self.from.0,
-            to: self.to.0,
+            from: self.from.expression(),
+            to: self.to.expression(),
             width: self.width.map_or(WIDTH.1, |width| width.0),
             height: self.height.map_or(HEIGHT.1, |height| height.0),
         }
@@ -98,42 +96,23 @@ impl CalculatePlotArguments {
 }
 
 /// An end of a range: a number, or an expression such as `-2*pi`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RangeEnd(String);
-
-impl JsonSchema for RangeEnd {
-    fn schema_name() -> Cow<'static, str> {
-        "RangeEnd".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{ "type": "number" }, { "type": "string" }] })
-    }
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a number or an expression")]
+#[schemars(description = "")]
+pub(crate) enum RangeEnd {
+    Number(Number),
+    Expression(String),
 }
 
-impl<'de> Deserialize<'de> for RangeEnd {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct EndVisitor;
-        impl Visitor<'_> for EndVisitor {
-            type Value = RangeEnd;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or an expression")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<RangeEnd, E> {
-                Ok(RangeEnd(text.to_owned()))
-            }
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<RangeEnd, E> {
-                Ok(RangeEnd(value.to_string()))
-            }
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<RangeEnd, E> {
-                Ok(RangeEnd(value.to_string()))
-            }
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<RangeEnd, E> {
-                // Without an exponent, which bc does not accept.
-                Ok(RangeEnd(value.to_string()))
-            }
-        }
-        deserializer.deserialize_any(EndVisitor)
+impl RangeEnd {
+    fn expression(self) -> String {
+        let number = match self {
+            Self::Expression(text) => return text,
+            Self::Number(number) => number,
+        };
+        // Without an exponent, which bc does not accept.
+        let decimal = number.as_f64().filter(|_| number.is_f64());
+        decimal.map_or_else(|| number.to_string(), |decimal| decimal.to_string())
     }
 }
 
@@ -308,7 +287,7 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, parse};
 
-    fn error_of<A: Arguments + fmt::Debug>(text: &str) -> String {
+    fn error_of<A: Arguments + std::fmt::Debug>(text: &str) -> String {
         parse::<A>(serde_json::from_str(text).unwrap()).unwrap_err().message
     }
 
