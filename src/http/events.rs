@@ -42,7 +42,7 @@ pub(crate) async fn events(State(scopes): State<Arc<Scopes>>) -> Response {
 impl Reports {
     fn report(&mut self) {
         let figures = self.scopes.executor.figures();
-        let health = Health::of(&figures);
+        let health = Health::from_figures(&figures);
         let resident = self.scopes.memory.as_ref().and_then(OwnMemory::resident);
         let status = json!({ "status": health.status.name() });
         self.ready.push_back(json!({ "type": "health", "data": status }));

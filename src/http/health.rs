@@ -101,7 +101,7 @@ pub(crate) struct Summary {
 
 impl Health {
     /// Judges figures.
-    pub(crate) fn of(figures: &ServerFigures) -> Self {
+    pub(crate) fn from_figures(figures: &ServerFigures) -> Self {
         let mut checks = BTreeMap::from([
             ("supervisor".to_owned(), supervisor(figures.supervisor)),
             ("queue".to_owned(), queue(figures.pending, figures.places)),
@@ -188,7 +188,7 @@ fn of_tool(health: ToolHealth) -> HealthCheck {
 
 /// Answers a client that is known, with every check.
 pub(crate) async fn health(State(scopes): State<Arc<Scopes>>) -> Response {
-    let health = Health::of(&scopes.executor.figures());
+    let health = Health::from_figures(&scopes.executor.figures());
     json_response(health.status.status(), &json!(health.answer()))
 }
 

@@ -26,7 +26,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Answers with the figures of now.
 pub(crate) async fn metrics(State(scopes): State<Arc<Scopes>>) -> Result<Response, Refusal> {
     let mut registry = Registry::with_prefix("cofferdam");
-    registry.register_collector(Box::new(Sample::of(&scopes)));
+    registry.register_collector(Box::new(Sample::new(&scopes)));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|_| {
         let message = "the figures cannot be written";
@@ -47,7 +47,7 @@ struct Sample {
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 impl Sample {
-    fn of(scopes: &Scopes) -> Self {
+    fn new(scopes: &Scopes) -> Self {
         let resident = scopes.memory.as_ref().and_then(OwnMemory::resident);
         Self { figures: scopes.executor.figures(), resident }
     }

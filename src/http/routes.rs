@@ -61,6 +61,6 @@ impl MakeHandler for Scopes {
     }
 
     fn health(&self) -> HealthWord {
-        Health::of(&self.executor.figures()).status
+        Health::from_figures(&self.executor.figures()).status
     }
 }

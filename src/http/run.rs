@@ -180,7 +180,7 @@ pub(crate) async fn run(
     let tool = if scope.withheld(EXEC_TOOL).is_none() { EXEC_TOOL } else { BASH_TOOL };
     let done = scope.apart(tool, apart, caller).await;
     let (report, files) = done.map_err(|refused| refusal(&refused))?;
-    let answer = RunAnswer::of(&report, millis(begun.elapsed()));
+    let answer = RunAnswer::new(&report, millis(begun.elapsed()));
     answered(answer, wanted.then_some(files), &form, &room)
 }
 
@@ -204,7 +204,7 @@ impl AnswerForm {
 
     fn encode(&self, answer: RunAnswer, files: Option<Vec<FileOut>>) -> (String, Vec<u8>) {
         let Self::Parts(boundary) = self else {
-            let files = files.map(|all| all.into_iter().map(ReturnedFile::of).collect());
+            let files = files.map(|all| all.into_iter().map(ReturnedFile::new).collect());
             return ("application/json".to_owned(), json_bytes(&RunAnswer { files, ..answer }));
         };
         // The result lists each file that is a separate part.
@@ -267,7 +267,7 @@ impl GivenFile {
 }
 
 impl ReturnedFile {
-    fn of(FileOut { path, content }: FileOut) -> Self {
+    fn new(FileOut { path, content }: FileOut) -> Self {
         let (content_base64, error) = match content {
             Ok(bytes) => (Some(BASE64_STANDARD.encode(bytes)), None),
             Err(why) => (None, Some(why.to_string())),
@@ -283,7 +283,7 @@ impl ReturnedFile {
 }
 
 impl RunAnswer {
-    fn of(report: &CommandReport, duration_ms: u64) -> Self {
+    fn new(report: &CommandReport, duration_ms: u64) -> Self {
         Self {
             stdout: report.stdout.text.clone(),
             stderr: report.stderr.text.clone(),

@@ -108,7 +108,7 @@ impl ClientCalls {
         if context.ct.is_cancelled() {
             return Err(Refused::cancelled());
         }
-        let candidate = TaskCandidate::of(context);
+        let candidate = TaskCandidate::from_context(context);
         let produced = candidate.map_or_else(Produced::default, |it| it.produced.clone());
         let correlation = context.extension().cloned();
         let caller = Caller { produced: produced.clone(), tap, correlation, ..Caller::default() };

@@ -4,19 +4,19 @@
 //! subscribed to.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use rmcp::model::{ResourceUpdatedNotificationParam, SubscriptionFilter};
 use rmcp::service::{ServiceError, SubscriptionContext, SubscriptionSink};
 use rmcp::{ErrorData, Peer, RoleServer};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
-use crate::background_task::BackgroundTask;
 use crate::calls::Continuity;
 use crate::projects::current::{CurrentProject, NotWatched, Versions};
 use crate::resources::{self, HISTORY};
-use crate::subscriptions::{MAX_FILES, Subscriptions, WatchedFile};
+use crate::subscriptions::{MAX_FILES, SubscribedFile, Subscriptions};
 use crate::tool_table::ToolTable;
 use projects::WatchableResource;
 use service::Scope;
@@ -105,6 +105,26 @@ async fn notify_stream(sink: &SubscriptionSink, change: Change) -> bool {
         }
         Change::Tools | Change::Resources | Change::Prompts => true,
         Change::Updated(uri) => sink.notify_resource_updated(uri).await.is_ok(),
+    }
+}
+
+/// A tokio task that runs until this is dropped or the task is replaced.
+#[derive(Debug, Default)]
+struct BackgroundTask(Mutex<Option<JoinHandle<()>>>);
+
+impl Drop for BackgroundTask {
+    fn drop(&mut self) {
+        self.replace(None);
+    }
+}
+
+impl BackgroundTask {
+    /// Ends the task, and keeps another in its place.
+    fn replace(&self, task: Option<JoinHandle<()>>) {
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = std::mem::replace(&mut *current, task) {
+            before.abort();
+        }
     }
 }
 
@@ -362,7 +382,10 @@ impl ChangeNotifier {
         }
     }
 
-    async fn stream_files(&self, accepted: &SubscriptionFilter) -> BTreeMap<String, WatchedFile> {
+    async fn stream_files(
+        &self,
+        accepted: &SubscriptionFilter,
+    ) -> BTreeMap<String, SubscribedFile> {
         let mut files = BTreeMap::new();
         let Some(project) = &self.project else { return files };
         // By now the client knows that its subscription is accepted.
@@ -406,7 +429,7 @@ async fn notify_history(mut changes: watch::Receiver<()>, sink: NotificationSink
 }
 
 /// Returns the files whose content changed since the last notification.
-fn files_due(files: &mut BTreeMap<String, WatchedFile>) -> Vec<Change> {
+fn files_due(files: &mut BTreeMap<String, SubscribedFile>) -> Vec<Change> {
     let changed = files
         .iter_mut()
         .filter_map(|(uri, file)| file.has_changed().then(|| Change::Updated(uri.clone())));

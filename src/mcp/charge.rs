@@ -4,8 +4,6 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::context::Context;
-
 /// Memory that a request is charged for. It is released with the answer, or later by a call that runs on after its
 /// answer and still holds the arguments. Clones share the charge.
 #[derive(Clone)]
@@ -23,10 +21,5 @@ impl Charge {
     /// Makes a charge that is released when the last clone is dropped, by dropping `held`.
     pub fn new(held: impl Any + Send + Sync) -> Self {
         Self { _held: Arc::new(held) }
-    }
-
-    /// Returns the charge of a request.
-    pub(crate) fn of(context: &Context) -> Option<Self> {
-        context.extension().cloned()
     }
 }

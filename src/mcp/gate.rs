@@ -35,12 +35,12 @@ pub struct RemoteSecret {
 
 impl RemoteSecret {
     /// Returns the secret of the project that is offered, if it has one.
-    pub fn of(offer: &Offer) -> Option<Self> {
+    pub fn from_offer(offer: &Offer) -> Option<Self> {
         let (Offer::Project(project) | Offer::Both(project)) = offer else { return None };
-        Self::in_settings(&project.last().settings)
+        Self::from_settings(&project.last().settings)
     }
 
-    fn in_settings(settings: &ProjectSettings) -> Option<Self> {
+    fn from_settings(settings: &ProjectSettings) -> Option<Self> {
         let token = settings.token.clone()?;
         let max_failures = settings.token_failures;
         Some(Self { token, max_failures, failures: Mutex::default() })
@@ -106,7 +106,7 @@ pub(crate) struct SecretGate<S> {
 impl<S> SecretGate<S> {
     /// Puts a gate before `inner`; without a secret everything passes.
     pub(crate) fn new(inner: S, settings: Option<&ProjectSettings>) -> Self {
-        let secret = settings.and_then(RemoteSecret::in_settings);
+        let secret = settings.and_then(RemoteSecret::from_settings);
         Self { inner, secret, is_project: settings.is_some() }
     }
 

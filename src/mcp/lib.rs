@@ -8,7 +8,6 @@
 #![deny(unreachable_pub)]
 
 pub mod arguments;
-mod background_task;
 mod calls;
 mod changes;
 pub mod charge;

@@ -158,7 +158,7 @@ impl Lines {
             cancelled: HashSet::new(),
             shared,
             held: None,
-            lifecycle: Lifecycle::of(dialect.keeps_order),
+            lifecycle: Lifecycle::new(dialect.keeps_order),
             dialect,
             ends: ends.clone(),
         };

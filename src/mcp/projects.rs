@@ -26,7 +26,7 @@ use super::reply;
 use admission::admit_call;
 use projects::{
     AskedCompletion, AskedResource, CompletionRequest, FetchError, FetchRequest, Project,
-    ResourceContent, SUGGESTIONS, ScriptError, ScriptLaunch, ScriptTool,
+    ResourceContent, SUGGESTIONS, ScriptError, ScriptLaunch, ScriptRoot, ScriptTool,
 };
 use roots::ClientRoots;
 use script_run::{ScriptRun, error_data, random_mark};
@@ -63,6 +63,14 @@ impl ProjectServer {
         ScriptRun { calls: &self.calls, context, name, log_level: project.settings.log_level }
     }
 
+    /// Returns the paths of the client's roots in a cell. Only the client of a session is asked.
+    async fn client_roots(&self, project: &Project, context: &Context) -> Vec<ScriptRoot> {
+        match self.calls.continuity.is_session() {
+            true => self.roots.get(project, context).await,
+            false => Vec::new(),
+        }
+    }
+
     /// Makes the next call ask the client for its roots again.
     pub(crate) async fn forget_roots(&self) {
         self.roots.forget().await;
@@ -84,14 +92,10 @@ impl ProjectServer {
         let meta = serde_json::to_value(&context.meta).ok();
         let meta = meta.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
         let arguments = arguments.unwrap_or_default();
-        let roots = match self.calls.continuity.is_session() {
-            true => self.roots.get(project, context).await,
-            false => Vec::new(),
-        };
         let launch = ScriptLaunch::new(project, tool, &arguments, &meta, random_mark())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?
             .for_pages(shows_pages(context))
-            .in_roots(project, &roots);
+            .in_roots(project, &self.client_roots(project, context).await);
         let launch = match pages::moved(&context.meta, "timeoutSecs").and_then(Value::as_u64) {
             Some(seconds) => launch.within(project, seconds),
             None => launch,

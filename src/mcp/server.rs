@@ -158,8 +158,9 @@ impl Server {
         let tools = Arc::clone(&self.0.tools);
         let tool = tools.of_class(name).unwrap_or_else(|| name.to_owned());
         // A tool that is disabled gets its own error, different from that of an unknown tool.
-        let is_unknown = tools.entries.is_empty() || self.0.calls.client.withheld(&tool).is_none();
-        if !tools.has(&tool) && is_unknown {
+        let is_disabled =
+            || !tools.entries.is_empty() && self.0.calls.client.withheld(&tool).is_some();
+        if !tools.has(&tool) && !is_disabled() {
             return Err(self.unknown_tool(&tool));
         }
         // Enabled at every level, so that a warning names its call too.

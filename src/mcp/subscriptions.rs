@@ -17,7 +17,7 @@ const MAX_CLIENT_FILES: usize = WATCHED_FILES / 4;
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     /// Files, by the addresses that the client asked for.
-    files: Mutex<BTreeMap<String, WatchedFile>>,
+    files: Mutex<BTreeMap<String, SubscribedFile>>,
     /// Number of its files, including those of open streams.
     count: Arc<AtomicUsize>,
     /// Number of the files of all sessions of this client.
@@ -26,14 +26,14 @@ pub(crate) struct Subscriptions {
 
 /// A file, and the version of it that its client knows.
 #[derive(Debug)]
-pub(crate) struct WatchedFile {
+pub(crate) struct SubscribedFile {
     held: FileWatch,
     notified: u64,
     /// Counts the file for its session and for its client.
     _counted: [CountedFile; 2],
 }
 
-impl WatchedFile {
+impl SubscribedFile {
     /// Returns true if the content changed since this was asked last.
     pub(crate) fn has_changed(&mut self) -> bool {
         let before = std::mem::replace(&mut self.notified, self.held.version());
@@ -78,17 +78,17 @@ impl Subscriptions {
         project: &Arc<CurrentProject>,
         path: &str,
         since: Option<SystemTime>,
-    ) -> Result<WatchedFile, NotWatched> {
+    ) -> Result<SubscribedFile, NotWatched> {
         let counted = |count, max| CountedFile::new(count, max).ok_or(NotWatched::TooMany);
         let counted =
             [counted(&self.count, MAX_FILES)?, counted(&self.of_client, MAX_CLIENT_FILES)?];
         let (held, before) = project.watch_file(path, since).await?;
         let notified = if since.is_some() { before } else { held.version() };
-        Ok(WatchedFile { notified, held, _counted: counted })
+        Ok(SubscribedFile { notified, held, _counted: counted })
     }
 
     /// Returns the files that the session of the client watches.
-    pub(crate) fn files(&self) -> MutexGuard<'_, BTreeMap<String, WatchedFile>> {
+    pub(crate) fn files(&self) -> MutexGuard<'_, BTreeMap<String, SubscribedFile>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

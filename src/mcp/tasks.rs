@@ -8,7 +8,6 @@
 //! number of tasks and the bytes of results of a client are bounded; at the limit its calls are answered as if it did
 //! not support tasks. Each task ends in a bounded time, and is removed in a bounded time.
 
-mod outcome;
 mod table;
 
 use std::sync::Arc;
@@ -21,10 +20,9 @@ use rmcp::model::{
 use tokio::time::sleep;
 use tracing::Instrument;
 
-use self::outcome::{Done, ended, fault};
-use self::table::Table;
 pub use self::table::TaskCandidate;
 pub(crate) use self::table::running;
+use self::table::{Done, Table, ended, fault};
 use crate::charge::Charge;
 use crate::context::Context;
 use crate::lines::SharedBounds;
@@ -54,7 +52,7 @@ impl Tasks {
         // The request ends with its answer, and the call runs on.
         let request = std::mem::replace(&mut context.ct, candidate.cancel.clone());
         context.extensions.insert(candidate.clone());
-        let charge = Charge::of(&context);
+        let charge = context.extension::<Charge>().cloned();
         let run = run(context);
         let charged = async move {
             let done = run.await;
@@ -145,12 +143,12 @@ pub(crate) fn is_modern(context: &Context) -> bool {
 
 /// Returns true if a request has been answered while its call runs on, so that no progress may be sent for it.
 pub(crate) fn is_answered(context: &Context) -> bool {
-    TaskCandidate::of(context).is_some_and(|candidate| candidate.answered.is_cancelled())
+    TaskCandidate::from_context(context).is_some_and(|candidate| candidate.answered.is_cancelled())
 }
 
 /// Resolves when a request has been answered while its call runs on.
 pub(crate) async fn answered(context: &Context) {
-    match TaskCandidate::of(context) {
+    match TaskCandidate::from_context(context) {
         Some(candidate) => candidate.answered.cancelled().await,
         None => std::future::pending().await,
     }

@@ -104,7 +104,7 @@ fn failed(reason: &str) -> CallToolResult {
 
 /// Asks the user `count` questions at once, and says what was answered.
 async fn answers(context: &Context, count: usize) -> Result<CallToolResult, ErrorData> {
-    let Some(candidate) = TaskCandidate::of(context) else {
+    let Some(candidate) = TaskCandidate::from_context(context) else {
         return Ok(failed("there is nobody to ask"));
     };
     let schema = json!({ "type": "object", "properties": { "confirm": { "type": "boolean" } } });

@@ -233,7 +233,7 @@ fn lines_door(
 #[inline(never)]
 fn http_door(opened: Opened, executor: Arc<Executor>, offer: Offer, ends: &Ends) -> Door {
     let Opened { access, listener, tls, limits, memory, run_root } = opened;
-    let secret = RemoteSecret::of(&offer).map(Arc::new);
+    let secret = RemoteSecret::from_offer(&offer).map(Arc::new);
     let kill = ends.kill.clone();
     let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
     let front = Front { handlers, access, listener, tls, limits };

@@ -62,7 +62,7 @@ struct Change {
 pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
     let home = accounts::home();
     let project = project(&typed.workspace, home.as_deref())?;
-    let change = Change::of(typed.client.facts(), &project, home.as_deref())?;
+    let change = Change::plan(typed.client.facts(), &project, home.as_deref())?;
     if change.old.as_ref().is_some_and(|old| old.text == change.new) {
         print_out(&format!(
             "{} has it already: {}\n",
@@ -112,7 +112,7 @@ fn project(typed: &Path, home: Option<&Path>) -> Result<String, CliError> {
 }
 
 impl Change {
-    fn of(
+    fn plan(
         client: &'static ClientFacts,
         project: &str,
         home: Option<&Path>,
@@ -127,7 +127,7 @@ impl Change {
         };
         let unread =
             |error: std::io::Error| failed(&format!("cannot be read: {}", in_words(&error)));
-        let place = HeldPlace::of(&path).map_err(unread)?;
+        let place = HeldPlace::new(&path).map_err(unread)?;
         let old = place.read().map_err(unread)?;
         let before = old.as_ref().map_or("", |old| old.text.as_str());
         let command = std::env::current_exe().map_err(|error| {

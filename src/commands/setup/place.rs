@@ -36,7 +36,7 @@ impl HeldPlace {
     ///
     /// # Errors
     /// ELOOP where a link came to be on the way, or another errno of openat2(2).
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
+    pub(super) fn new(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(Errno::EISDIR)?.to_owned();
         let mut directory = path.parent().ok_or(Errno::EISDIR)?;
         let mut missing = Vec::new();
@@ -146,14 +146,14 @@ mod tests {
         let [own, victim, away] = ["own", "victim", "away"].map(|name| all.path().join(name));
         std::fs::create_dir(&own)?;
         std::fs::create_dir(&victim)?;
-        let place = HeldPlace::of(&own.join("below/file"))?;
+        let place = HeldPlace::new(&own.join("below/file"))?;
         std::fs::rename(&own, &away)?;
         symlink(&victim, &own)?;
         place.write("text", None)?;
         assert_eq!(std::fs::read_dir(&victim)?.count(), 0);
         assert_eq!(std::fs::read_to_string(away.join("below/file"))?, "text");
         // The positive control: what is a link from the start is seen as one.
-        let errno = HeldPlace::of(&own.join("below/file")).err().map(|error| error.raw_os_error());
+        let errno = HeldPlace::new(&own.join("below/file")).err().map(|error| error.raw_os_error());
         assert_eq!(errno, Some(Some(libc::ELOOP)));
         Ok(())
     }
@@ -164,14 +164,14 @@ mod tests {
         let file = all.path().join("file");
         std::fs::write(&file, "old")?;
         std::fs::set_permissions(&file, Permissions::from_mode(0o640))?;
-        let place = HeldPlace::of(&file)?;
+        let place = HeldPlace::new(&file)?;
         let old = place.read()?;
         place.write("new", old.as_ref())?;
         assert_eq!(std::fs::read_to_string(&file)?, "new");
         assert_eq!(file.metadata()?.permissions().mode() & 0o777, 0o640);
         let fifo = all.path().join("fifo");
         nix::unistd::mkfifo(&fifo, Mode::from_bits_truncate(0o600))?;
-        let refused = HeldPlace::of(&fifo)?.read().err().map(|error| error.to_string());
+        let refused = HeldPlace::new(&fifo)?.read().err().map(|error| error.to_string());
         assert_eq!(refused.as_deref(), Some("it is no regular file of at most 1M"));
         Ok(())
     }

@@ -62,14 +62,14 @@ pub(super) struct RequestHold {
 }
 
 impl RequestHold {
-    pub(super) fn of(shared: Option<&SharedBounds>, line: Option<Arc<Share>>) -> Self {
+    pub(super) fn new(shared: Option<&SharedBounds>, line: Option<Arc<Share>>) -> Self {
         Self { _line: line, _serving: shared.map(SharedBounds::serve) }
     }
 
     /// Returns the same without a part in serving: a request that is answered at the end of its connection alone would
     /// keep that for ever. The connection is noted as used.
     pub(super) fn waiting(shared: Option<&SharedBounds>, line: Option<Arc<Share>>) -> Self {
-        Self { _serving: None, ..Self::of(shared, line) }
+        Self { _serving: None, ..Self::new(shared, line) }
     }
 }
 

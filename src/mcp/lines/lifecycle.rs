@@ -33,7 +33,7 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    pub(super) fn of(is_enforced: bool) -> Self {
+    pub(super) fn new(is_enforced: bool) -> Self {
         Self { is_enforced, ..Self::default() }
     }
 

@@ -258,7 +258,7 @@ impl LineReader {
     /// Notes that a request has no answer yet, with what it holds until then. Returns false if the id is in use.
     fn note_request(&self, request: &JsonRpcRequest<ClientRequest>) -> bool {
         let listens = matches!(request.request, ClientRequest::SubscriptionsListenRequest(_));
-        let hold = if listens { RequestHold::waiting } else { RequestHold::of };
+        let hold = if listens { RequestHold::waiting } else { RequestHold::new };
         self.open.send_if_modified(|ids| match ids.entry(request.id.clone()) {
             Entry::Occupied(_) => false,
             Entry::Vacant(place) => {

@@ -1,5 +1,5 @@
-//! Runs a script in a cell. While it runs, passes its progress, messages and questions to the client, and answers and a cancellation
-//! to the script.
+//! Runs a script in a cell. While it runs, its progress, messages and questions are passed to the client, and answers
+//! and a cancellation to the script.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -283,7 +283,8 @@ fn token_text(token: &ProgressToken) -> String {
 /// a task from 2026-07-28 on. A running script cannot be called again with the answer.
 fn can_ask(context: &Context) -> bool {
     let knows_questions = context.client_capabilities().is_some_and(|it| it.elicitation.is_some());
-    knows_questions && (!tasks::is_modern(context) || TaskCandidate::of(context).is_some())
+    knows_questions
+        && (!tasks::is_modern(context) || TaskCandidate::from_context(context).is_some())
 }
 
 /// Puts a script's question to the user. Returns the content of the response file.
@@ -292,7 +293,7 @@ async fn ask(context: Context, fields: Map<String, Value>) -> Value {
     let cancelled = json!({ "action": "cancel", "content": null });
     let Some(mut params) = question(&context, fields) else { return declined };
     harmless::value(&mut params);
-    if let Some(candidate) = TaskCandidate::of(&context) {
+    if let Some(candidate) = TaskCandidate::from_context(&context) {
         let question = json!({ "method": QUESTION, "params": params });
         // rmcp knows fewer schemas than clients do, so this one is sent as it is.
         let Ok(question) = serde_json::from_value(question) else { return declined };

@@ -26,7 +26,7 @@ pub(crate) struct RequestSummary {
 }
 
 impl RequestSummary {
-    pub(crate) fn of(asked: &FileRequest) -> Self {
+    pub(crate) fn new(asked: &FileRequest) -> Self {
         let (offset, sha256) = match &asked.request {
             ClerkRequest::Get { offset, .. } => (*offset, None),
             ClerkRequest::Put { bytes, .. } => (0, Some(hash(bytes))),

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::model::{
-    DetailedTask, ElicitResult, InputRequest, InputRequests, InputResponses, JsonObject, Task,
-    TaskPayload, TaskStatus,
+    CallToolResult, DetailedTask, ElicitResult, InputRequest, InputRequests, InputResponses,
+    JsonObject, Task, TaskPayload, TaskStatus,
 };
 use rmcp::task_manager::current_timestamp;
 use serde_json::Value;
 use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::outcome::{Done, Work, ended};
 use crate::context::Context;
 use crate::lines::{SharedBounds, UntilAnswered};
 use model::call::MAX_TIMEOUT;
@@ -40,6 +40,24 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Describes a call that runs.
 pub(crate) fn running(elapsed: Duration, bytes: u64) -> String {
     format!("running for {} s, {bytes} bytes of output so far", elapsed.as_secs())
+}
+
+/// Outcome of a call.
+pub(super) type Done = Result<CallToolResult, ErrorData>;
+
+/// A call that runs in a separate tokio task.
+type Work = JoinHandle<Done>;
+
+/// Returns the outcome of a call; a panic becomes an error.
+pub(super) fn ended(done: Result<Done, JoinError>) -> Done {
+    done.unwrap_or_else(|_panicked| {
+        tracing::error!("the call ended by a fault in cofferdam");
+        Err(fault())
+    })
+}
+
+pub(super) fn fault() -> ErrorData {
+    ErrorData::internal_error("the call ended by a fault in cofferdam", None)
 }
 
 /// Tasks by their ids.
@@ -67,7 +85,7 @@ pub struct TaskCandidate {
 
 impl TaskCandidate {
     /// Returns the call that a request began, if it can become a task.
-    pub fn of(context: &Context) -> Option<&Self> {
+    pub fn from_context(context: &Context) -> Option<&Self> {
         context.extensions.get()
     }
 
@@ -438,7 +456,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use config::policy::Principal;
-    use rmcp::model::{CallToolResult, ContentBlock};
+    use rmcp::model::ContentBlock;
 
     use super::*;
 

@@ -238,7 +238,7 @@ async fn call_file_tool(
     if request.request.writes() && calls.client.rules().has_private_workspace() {
         calls.check_continuity("write the file by the command that needs it")?;
     }
-    let summary = RequestSummary::of(&request);
+    let summary = RequestSummary::new(&request);
     let run = |turn| service::files::file(&calls.client, tool, request, turn);
     let report = calls.turn(context, run).await?;
     Ok(filed(&summary, &report))

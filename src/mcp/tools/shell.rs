@@ -188,7 +188,7 @@ impl BuiltIn for BashArguments {
         }
         let detail = self.detail.into();
         let (mut command, shown, args) = self.into_command(session)?;
-        if TaskCandidate::of(context).is_some() {
+        if TaskCandidate::from_context(context).is_some() {
             command.wait = command.wait.in_a_task();
         }
         run_without_later_calls(calls, &mut command)?;
