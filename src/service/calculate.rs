@@ -203,7 +203,7 @@ impl Evaluate for Calculation<'_> {
         }
         let call = call(tool, program, wall)?;
         let workbench = &self.scope.workbench;
-        let options = workbench.options(workbench.surroundings(&call.tool));
+        let options = workbench.options(workbench.job_context(&call.tool));
         let report = workbench.run(call, options, &self.caller).await;
         let mut report = report.map_err(|refusal| self.refused(refusal))?;
         let run = ended(&report);

@@ -65,15 +65,15 @@ fn exec_options(loaded: &Loaded) -> ExecOptions {
     let exec = &loaded.config.exec;
     let rule = loaded.policy.terms("bash_exec", &loaded.profiles);
     let bound = rule.as_ref().map_or(Duration::MAX, |terms| terms.limits.wall);
-    let most = bound.min(exec.max_timeout.value);
+    let max_timeout = bound.min(exec.max_timeout.value);
     let own = |terms: &Terms<'_>| {
         let names = [&terms.profile.name].into_iter().chain(terms.choice.iter().copied());
         names.map(ToString::to_string).collect()
     };
     let profiles = rule.as_ref().map_or(Vec::new(), own);
     ExecOptions {
-        default_timeout: exec.default_timeout.value.min(most),
-        max_timeout: most,
+        default_timeout: exec.default_timeout.value.min(max_timeout),
+        max_timeout,
         working_dir: exec.working_dir.value.clone(),
         history: exec.history.value,
         profiles,

@@ -13,12 +13,12 @@ use config::policy::Principal;
 #[derive(Debug)]
 pub struct FairShare {
     max: usize,
-    held: Mutex<Held>,
+    usage: Mutex<Usage>,
 }
 
 /// Places that are held.
 #[derive(Debug, Default)]
-struct Held {
+struct Usage {
     all: usize,
     /// Places held by each registered client, most of which hold 0, and by others that hold some.
     of: BTreeMap<Principal, Holding>,
@@ -43,22 +43,22 @@ pub struct Share {
 impl FairShare {
     /// Makes `max` free places.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, held: Mutex::default() })
+        Arc::new(Self { max, usage: Mutex::default() })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn usage(&self) -> MutexGuard<'_, Usage> {
         // Numbers are changed together, and nothing panics between.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a client, so that places are kept free for it before it holds any.
     pub fn register(&self, client: &Principal) {
-        self.held().of.entry(client.clone()).or_default().is_registered = true;
+        self.usage().of.entry(client.clone()).or_default().is_registered = true;
     }
 
     /// Returns the number of places that are held.
     pub fn taken(&self) -> usize {
-        self.held().all
+        self.usage().all
     }
 
     /// Takes so many places for a client. Returns `None` if it cannot have them now.
@@ -77,8 +77,8 @@ impl Share {
     /// Takes further places. Returns false, and takes nothing, if the client cannot have them now.
     #[must_use]
     pub fn grow(&mut self, more: usize) -> bool {
-        let mut held = self.of.held();
-        let Held { all, of } = &mut *held;
+        let mut usage = self.of.usage();
+        let Usage { all, of } = &mut *usage;
         let is_alone = of.keys().all(|known| *known == self.client);
         let own = of.get(&self.client).map_or(0, |own| own.places);
         let Some(left) = self.of.max.checked_sub(all.saturating_add(more)) else { return false };
@@ -98,12 +98,12 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut held = self.of.held();
-        held.all = held.all.saturating_sub(self.places);
-        if let Some(own) = held.of.get_mut(&self.client) {
+        let mut usage = self.of.usage();
+        usage.all = usage.all.saturating_sub(self.places);
+        if let Some(own) = usage.of.get_mut(&self.client) {
             own.places = own.places.saturating_sub(self.places);
             if own.places == 0 && !own.is_registered {
-                held.of.remove(&self.client);
+                usage.of.remove(&self.client);
             }
         }
     }
@@ -155,7 +155,7 @@ mod tests {
             assert!(first.is_some() && second.is_some(), "{number}");
             assert!(places.take(&passing, 2).is_none(), "it leaves something for the known one");
         }
-        assert_eq!((places.taken(), places.held().of.len()), (0, 1));
+        assert_eq!((places.taken(), places.usage().of.len()), (0, 1));
     }
 
     #[test]

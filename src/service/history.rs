@@ -88,7 +88,7 @@ impl Replay {
 /// Most recent commands of a client.
 #[derive(Debug)]
 pub struct History {
-    most: usize,
+    max_records: usize,
     kept: Mutex<Kept>,
     /// Changes with each command that is added and with each end of a job.
     changed: watch::Sender<()>,
@@ -102,8 +102,8 @@ struct Kept {
 }
 
 impl History {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, kept: Mutex::default(), changed: watch::Sender::new(()) }
+    pub(crate) fn new(max_records: usize) -> Self {
+        Self { max_records, kept: Mutex::default(), changed: watch::Sender::new(()) }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -132,7 +132,7 @@ impl History {
         kept.last += 1;
         let id = kept.last;
         kept.records.push_back(Record { id, ran, asked: Replay::of(asked) });
-        while kept.records.len() > self.most {
+        while kept.records.len() > self.max_records {
             kept.records.pop_front();
         }
         drop(kept);

@@ -33,12 +33,12 @@ pub async fn run_script(
     let Some(_turn) = workers.turn(client, &caller.cancel).await? else {
         return Err(Refused::cancelled());
     };
-    let mut surroundings = workbench.surroundings(&call.tool);
+    let mut context = workbench.job_context(&call.tool);
     if let Some(workspace) = workbench.shared.read_only.filter(|_| is_read_only) {
-        surroundings.workspace = workspace;
+        context.workspace = workspace;
     }
     // The reader of the tap has the output.
-    let options = RunOptions { keep: 0, ..workbench.options(surroundings) };
+    let options = RunOptions { keep: 0, ..workbench.options(context) };
     Ok(workbench.run(call, options, &caller).await?)
 }
 

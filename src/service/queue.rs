@@ -134,7 +134,7 @@ impl Queue {
             line.waiting.retain(|(_, sender)| !sender.is_closed());
             let Some(position) = line.next(self.max_running) else { return };
             let Some((client, sender)) = line.waiting.remove(position) else { return };
-            line.began(&client);
+            line.start(&client);
             drop(line);
             // Dropped at once if the call was cancelled meanwhile, and given to another in the next round.
             drop(sender.send(RunningTurn { queue: Arc::clone(self), client }));
@@ -169,7 +169,7 @@ impl Line {
         recent.saturating_add(newcomer).max(quarter).min(max_running / 2)
     }
 
-    fn began(&mut self, client: &Principal) {
+    fn start(&mut self, client: &Principal) {
         self.running += 1;
         self.last += 1;
         let one = self.clients.entry(client.clone()).or_default();

@@ -86,7 +86,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct RunOptions<'w> {
     /// Workspace of the cell, and report of its changes.
-    pub(crate) surroundings: JobContext,
+    pub(crate) context: JobContext,
     /// Bytes of each stream that are kept.
     pub(crate) keep: usize,
     /// Queue in which the call waits for its turn.
@@ -119,7 +119,7 @@ impl Workbench {
     }
 
     /// Returns the context of a call in a fresh cell.
-    pub(crate) fn surroundings(&self, tool: &str) -> JobContext {
+    pub(crate) fn job_context(&self, tool: &str) -> JobContext {
         let runs = ToolSpec::named(tool).map(|tool| tool.runs);
         let changes = match runs == Some(Runs::FreshCell(ListChanges::Yes)) {
             true => self.shared.changes,
@@ -132,7 +132,7 @@ impl Workbench {
     pub(crate) fn decide(
         &self,
         call: Call,
-        surroundings: JobContext,
+        context: JobContext,
     ) -> Result<(Grant, LoggedCall), Refusal> {
         let asked = self.audit.new_record(&call);
         let tool = call.tool.clone();
@@ -140,7 +140,7 @@ impl Workbench {
             &self.principal,
             call,
             &self.terms.loaded.profiles,
-            surroundings,
+            context,
         ) {
             Ok(grant) => {
                 let entry = self.audit.granted(tool, asked, &grant)?;
@@ -156,10 +156,10 @@ impl Workbench {
         }
     }
 
-    /// Returns the options of a call in these surroundings that waits with all others, and whose output is kept.
-    pub(crate) fn options(&self, surroundings: impl Into<JobContext>) -> RunOptions<'_> {
-        let surroundings = surroundings.into();
-        RunOptions { surroundings, keep: KEPT_BYTES, queue: &self.shared.queue }
+    /// Returns the options of a call in this context that waits with all others, and whose output is kept.
+    pub(crate) fn options(&self, context: impl Into<JobContext>) -> RunOptions<'_> {
+        let context = context.into();
+        RunOptions { context, keep: KEPT_BYTES, queue: &self.shared.queue }
     }
 
     /// Decides, records and runs one call. Dropping the future cancels it.
@@ -172,13 +172,14 @@ impl Workbench {
         options: RunOptions<'_>,
         caller: &Caller,
     ) -> Result<Report, Refusal> {
-        let RunOptions { surroundings, keep, queue } = options;
-        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
+        let RunOptions { context, keep, queue } = options;
+        let (grant, entry) = self.decide(caller.named(call), context)?;
         let started = Instant::now();
         let mut report = Report::of(&grant);
         match queue.turn(&self.principal, &caller.cancel).await {
             Ok(Some(_turn)) => {
-                report = self.in_cell(grant, heard(&entry), report, (keep, caller)).await;
+                report =
+                    self.in_cell(grant, connection_listener(&entry), report, (keep, caller)).await;
             }
             Ok(None) => report.ended.outcome = Outcome::Cancelled,
             Err(full) => {
@@ -198,11 +199,11 @@ impl Workbench {
     /// # Errors
     /// A denial by policy.
     pub(crate) fn may_call(&self, call: Call, changes: Changes) -> Result<Grant, Refusal> {
-        let surroundings = self.command_beside_the_default(&call, changes);
+        let context = self.command_in_default_workspace(&call, changes);
         let asked = self.audit.new_record(&call);
         let tool = call.tool.clone();
         let Loaded { policy, profiles, .. } = &self.terms.loaded;
-        policy.decide(&self.principal, call, profiles, surroundings).map_err(|denial| {
+        policy.decide(&self.principal, call, profiles, context).map_err(|denial| {
             self.audit.denied(&tool, asked, &denial);
             denial.into()
         })
@@ -213,8 +214,8 @@ impl Workbench {
     /// # Errors
     /// The same as of [`Workbench::remembered`].
     pub(crate) fn only_decided(&self, call: Call, changes: Changes) -> Result<Grant, Refusal> {
-        let surroundings = self.command_beside_the_default(&call, changes);
-        let (grant, entry) = self.decide(call, surroundings)?;
+        let context = self.command_in_default_workspace(&call, changes);
+        let (grant, entry) = self.decide(call, context)?;
         entry.only_decided();
         Ok(grant)
     }
@@ -224,8 +225,8 @@ impl Workbench {
     /// # Errors
     /// A denial by policy, or a failure to record the call where no unrecorded call is allowed.
     pub(crate) fn remembered(&self, call: Call) -> Result<(), Refusal> {
-        let surroundings = self.surroundings(&call.tool);
-        let (_, entry) = self.decide(call, surroundings)?;
+        let context = self.job_context(&call.tool);
+        let (_, entry) = self.decide(call, context)?;
         entry.remembered();
         Ok(())
     }
@@ -234,13 +235,13 @@ impl Workbench {
     async fn in_cell(
         &self,
         grant: Grant,
-        heard: Option<ConnectionListener>,
+        listener: Option<ConnectionListener>,
         report: Report,
         (keep, caller): (usize, &Caller),
     ) -> Report {
         // Cancelling does not stop this step: a cell that is being handed over must be ended by its
         // control, and the supervisor bounds the time of a start.
-        let opening = self.open_beside(&grant, caller).await;
+        let opening = self.room_for_workspace(&grant, caller).await;
         let session = match grant.job().workspace {
             Workspace::Session(id) => Some(id),
             Workspace::Fresh | Workspace::Granted(_) => None,
@@ -250,7 +251,7 @@ impl Workbench {
             self.sessions.set_open(id, true);
         }
         let started =
-            session::until_sent(opening, self.shared.link.start(grant, None, heard)).await;
+            session::until_sent(opening, self.shared.link.start(grant, None, listener)).await;
         if let (Some(id), Err(_)) = (begun, &started) {
             self.sessions.set_open(id, false);
         }
@@ -262,7 +263,7 @@ impl Workbench {
 }
 
 /// Returns what records the connections of a call, where there is a log.
-pub(crate) fn heard(entry: &LoggedCall) -> Option<ConnectionListener> {
+pub(crate) fn connection_listener(entry: &LoggedCall) -> Option<ConnectionListener> {
     let log = entry.connections()?;
     Some(ConnectionListener::new(move |connection| log.closed(&connection)))
 }

@@ -180,8 +180,8 @@ fn ended(outcome: &Outcome) -> String {
     format!("ended: {}", outcome.name())
 }
 
-fn text(captured: &Captured, most: usize) -> String {
-    render(captured, &Captured::of(b""), most).stdout
+fn text(captured: &Captured, max_characters: usize) -> String {
+    render(captured, &Captured::of(b""), max_characters).stdout
 }
 
 /// Returns a request with other words.

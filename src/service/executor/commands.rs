@@ -138,8 +138,8 @@ impl DeclaredCall<'_> {
         let mut attempt = 1;
         let mut delay = retries.delay;
         loop {
-            let surroundings = self.workbench.command_beside_the_default(&call, changes);
-            let options = self.workbench.options(surroundings);
+            let context = self.workbench.command_in_default_workspace(&call, changes);
+            let options = self.workbench.options(context);
             let report = self.workbench.run(call.clone(), options, caller).await?;
             if attempt > retries.times || !has_no_result(&report.ended.outcome, retries) {
                 return Ok((report, attempt));

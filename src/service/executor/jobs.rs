@@ -56,7 +56,7 @@ impl Scope {
                 let note = Some(note.to_owned());
                 let last = Wanted { head: None, tail: Some(LAST) };
                 let seen = at_its_ends(&command, INLINE_CHARACTERS, last);
-                Ok(self.looked(&command, seen, note, None))
+                Ok(self.job_answer(&command, seen, note, None))
             }
         }
     }
@@ -83,7 +83,7 @@ impl Scope {
                     })?
             }
         };
-        Ok(self.looked(&command, seen, None, None))
+        Ok(self.job_answer(&command, seen, None, None))
     }
 
     async fn input(&self, request: InputRequest, caller: Caller) -> Result<JobAnswer, Refused> {
@@ -92,10 +92,10 @@ impl Scope {
         let (command, fed, before) = self.workbench.feed(&job, &text, eof, wait, &caller).await?;
         let seen = piece(&command, before, INLINE_CHARACTERS);
         let (note, taken) = input_note(text.len(), fed, eof);
-        Ok(self.looked(&command, seen, Some(note), Some(taken)))
+        Ok(self.job_answer(&command, seen, Some(note), Some(taken)))
     }
 
-    fn looked(
+    fn job_answer(
         &self,
         command: &Command,
         seen: ShownStreams,

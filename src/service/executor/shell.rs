@@ -81,13 +81,13 @@ impl Scope {
     ) -> Result<CommandReport, Refused> {
         let call = shell::script(tool, args)?;
         let named = call.profile.clone();
-        let surroundings = match ToolSpec::named(tool).map(|tool| tool.runs) {
-            Some(Runs::FreshCell(_)) => self.workbench.beside_the_default(&call),
+        let context = match ToolSpec::named(tool).map(|tool| tool.runs) {
+            Some(Runs::FreshCell(_)) => self.workbench.in_default_workspace(&call),
             Some(Runs::EmptyCell | Runs::Server | Runs::Calculator | Runs::Session) | None => {
-                self.workbench.surroundings(&call.tool)
+                self.workbench.job_context(&call.tool)
             }
         };
-        let options = self.workbench.options(surroundings);
+        let options = self.workbench.options(context);
         let report = self.workbench.run(call, options, &caller).await?;
         Ok(self.fresh_cell_report(report, named.as_ref()))
     }
@@ -106,7 +106,7 @@ impl Scope {
         let asked = asked.wrapped(&id, self.workbench.shared.workspace == Workspace::Fresh);
         let call = shell::script(tool, asked.args.clone())?;
         let named = call.profile.clone();
-        let options = self.workbench.options(self.workbench.surroundings(&call.tool));
+        let options = self.workbench.options(self.workbench.job_context(&call.tool));
         let options = RunOptions { keep: asked.kept(), ..options };
         let report = self.workbench.run(call, options, &caller).await?;
         let (stdout, files) = asked.parted(&report.stdout);

@@ -201,7 +201,7 @@ async fn answered(
         }
         Workspace::Granted(_) => {
             let call = timed(alone(tool, words, stdin)?);
-            let options = workbench.options(workbench.surroundings(&call.tool));
+            let options = workbench.options(workbench.job_context(&call.tool));
             let options = RunOptions { keep: ANSWER_BYTES, ..options };
             let report = workbench.run(call, options, caller).await?;
             filed(

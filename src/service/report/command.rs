@@ -153,7 +153,7 @@ pub struct SessionFields<'a> {
 
 impl SessionFields<'_> {
     /// Returns true if it is not the usual session, or its shell is not the one of before.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         self.id != DEFAULT || self.shell.is_some()
     }
 }

@@ -178,7 +178,7 @@ impl CommandReport {
             error: self.error(),
             hint: self.hint(),
             notes: self.notes(),
-            session: session.filter(|session| detail == Detail::Full || session.is_told()),
+            session: session.filter(|session| detail == Detail::Full || session.has_news()),
             files_changed: self.ended.files_changed.as_ref().map(changes::fields),
             network: self.ended.network.as_ref().map(network::fields),
         }
@@ -218,7 +218,7 @@ impl RunningReport {
             counts: is_full.then_some(counts),
             duration_ms: millis(self.elapsed),
             waiting_for_input: (self.input == Waits::Yes).then_some(true),
-            session: Some(session).filter(|one| detail == Detail::Full || one.is_told()),
+            session: Some(session).filter(|one| detail == Detail::Full || one.has_news()),
             notes: self.notes(),
         })
     }

@@ -12,7 +12,7 @@ use tracing::Instrument;
 
 use super::feed::{Feed, FeedKind, InputEnd};
 use super::input_query::InputQuery;
-use super::seat::{Late, LateReader, Seat};
+use super::state::{DrainingCommand, DrainingCommands, SessionState};
 use crate::Report;
 use crate::audit::LoggedCall;
 use crate::capture::stream::{Follower, Stream};
@@ -59,7 +59,7 @@ pub struct Command {
     tap: Mutex<Tap>,
 }
 
-/// A command before it starts, with what its follower holds: its seat, its line in the log, its input.
+/// A command before it starts, with what its follower holds: the session's state, its line in the log, its input.
 #[derive(Debug)]
 pub struct NewCommand {
     pub id: String,
@@ -71,8 +71,8 @@ pub struct NewCommand {
     /// Bytes of its output that are kept.
     pub keep: usize,
     /// `None` for a command next to the shell.
-    pub seat: Option<OwnedMutexGuard<Seat>>,
-    pub late: Late,
+    pub state: Option<OwnedMutexGuard<SessionState>>,
+    pub draining: DrainingCommands,
     pub entry: LoggedCall,
     /// Bytes that are written to an open input first.
     pub first: Vec<u8>,
@@ -86,8 +86,9 @@ impl Command {
     pub fn follow(new: NewCommand, running: Running) -> Arc<Self> {
         let Running { receipt, turn, stdin, stdout, stderr, control, ended, input: waits, guard } =
             running;
-        let NewCommand { id, session, text, report, mode, keep, seat, late, entry, first, .. } =
-            new;
+        let NewCommand {
+            id, session, text, report, mode, keep, state, draining, entry, first, ..
+        } = new;
         let Report { cwd: began, limits, clamped, .. } = report;
         let (input, turn_of_first) = Feed::new(stdin, new.kind);
         let meter = Arc::new(Meter::counting(limits.output, new.produced));
@@ -116,14 +117,14 @@ impl Command {
             let fed = Arc::clone(&command);
             tokio::spawn(async move {
                 fed.input.first(&first, turn).await;
-                fed.ask();
+                fed.query_input();
             });
         }
         let follower = Arc::clone(&command);
         let to_the_end = async move {
             // Held until the end: dropping the guard cancels the call.
             let _guard = guard;
-            follower.to_the_end(ended, entry, seat, late).await;
+            follower.to_the_end(ended, entry, state, draining).await;
         };
         tokio::spawn(to_the_end.in_current_span());
         command
@@ -162,11 +163,11 @@ impl Command {
     /// Turns the command into a job: no call waits for it any more, and it continues by itself.
     pub(crate) fn becomes_job(&self) {
         self.job.store(true, Ordering::Release);
-        self.hush();
+        self.drop_tap();
     }
 
     /// Drops the receiver of its output.
-    fn hush(&self) {
+    fn drop_tap(&self) {
         drop(std::mem::take(&mut *self.tap.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 
@@ -203,8 +204,8 @@ impl Command {
         self: Arc<Self>,
         ended: Receiver<Ended>,
         entry: LoggedCall,
-        seat: Option<OwnedMutexGuard<Seat>>,
-        late: Late,
+        state: Option<OwnedMutexGuard<SessionState>>,
+        draining: DrainingCommands,
     ) {
         let mut reported = pin!(reported(ended, &self.limits, &self.control));
         let end = loop {
@@ -218,20 +219,20 @@ impl Command {
         self.input.shut(InputEnd::Over);
         self.stdout.seal(&*self);
         self.stderr.seal(&*self);
-        self.hush();
+        self.drop_tap();
         tracing::debug!(job = self.id, outcome = end.outcome.name(), "ended");
         entry.ended(&end, self.receipt.as_ref());
-        // The seat is freed before the end is reported: the receiver of the report may ask for the
+        // Unlocked before the end is reported: the receiver of the report may ask for the
         // next command.
-        if let Some(mut seat) = seat {
-            seat.after(&end);
+        if let Some(mut state) = state {
+            state.record_end(&end);
         }
         self.took.get_or_init(|| self.started.elapsed());
         self.finished.send_replace(Some(Arc::new(end)));
         let stdout = Arc::clone(&self.stdout);
         let stderr = Arc::clone(&self.stderr);
         let task = tokio::spawn(Arc::clone(&self).drain_late());
-        late.keep(LateReader { stdout, stderr, task });
+        draining.keep(DrainingCommand { stdout, stderr, task });
     }
 
     /// Reads later output of background processes, so that they never block on a full pipe.

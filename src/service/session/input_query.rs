@@ -33,8 +33,8 @@ impl InputQuery {
 }
 
 impl Command {
-    /// Asks again: its input has changed, or time has passed.
-    pub(super) fn ask(&self) {
+    /// Asks again, after the input has changed or time has passed.
+    pub(super) fn query_input(&self) {
         if self.input.is_open() {
             let number = self.query.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
             self.control.ask_input(number);
@@ -47,7 +47,7 @@ impl Command {
     }
 
     /// Resolves when it waits for input; that may never happen.
-    pub(super) async fn waits(&self) {
+    pub(super) async fn waiting_for_input(&self) {
         let mut changes = self.query.waits.clone();
         while !self.waits_for_input() {
             if changes.changed().await.is_err() {
@@ -57,12 +57,12 @@ impl Command {
     }
 
     /// Asks again, and waits for the answer.
-    pub(super) async fn asked(&self) {
+    pub(super) async fn query_input_now(&self) {
         if !self.input.is_open() || self.is_over() {
             return;
         }
         let mut changes = self.query.waits.clone();
-        self.ask();
+        self.query_input();
         let answer =
             async { while self.query.answer().is_none() && changes.changed().await.is_ok() {} };
         // Without an answer nothing is known, and nothing is claimed.

@@ -62,7 +62,7 @@ impl Workbench {
     ) -> Result<Arc<Command>, Refusal> {
         self.allowed("bash_output", id, None)?;
         let command = self.sessions.spool.find(id)?;
-        command.asked().await;
+        command.query_input_now().await;
         if wait.is_zero() {
             return Ok(command);
         }
@@ -76,7 +76,7 @@ impl Workbench {
                 biased;
                 () = caller.cancel.cancelled() => break,
                 _ = command.end() => {}
-                () = command.waits() => {}
+                () = command.waiting_for_input() => {}
                 () = sleep_until(until) => {}
                 () = sleep(GLANCE) => {}
             }
@@ -132,12 +132,12 @@ impl Workbench {
         };
         if !matches!(fed.rest, Some(Rest::Shut(_))) {
             command.input.passed_on().await;
-            command.ask();
+            command.query_input();
             tokio::select! {
                 biased;
                 () = caller.cancel.cancelled() => {}
                 _ = command.end() => {}
-                () = command.waits() => {}
+                () = command.waiting_for_input() => {}
                 () = sleep(wait) => {}
             }
         }

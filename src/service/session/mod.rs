@@ -10,8 +10,8 @@ mod input_query;
 mod jobs;
 mod room;
 mod run;
-mod seat;
 mod spool;
+mod state;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ pub use jobs::{Offsets, Stop};
 use model::job::{JobMode, SessionId};
 use model::shells::ShellKind;
 pub(crate) use room::until_sent;
-use seat::Seat;
-pub use seat::ShellLoss;
 pub use spool::NoJob;
 use spool::Spool;
+use state::SessionState;
+pub use state::ShellLoss;
 
 /// The default session.
 pub const DEFAULT: &str = "default";
@@ -195,15 +195,15 @@ struct Table {
     /// Sessions that are about to end, each with the reason that later calls report; `None` where the client
     /// asked for it.
     ending: BTreeMap<SessionId, Option<ShellLoss>>,
-    named: BTreeMap<String, Named>,
+    named: BTreeMap<String, NamedSession>,
 }
 
 #[derive(Debug, Clone)]
-struct Named {
+struct NamedSession {
     id: SessionId,
-    seat: Arc<Mutex<Seat>>,
+    state: Arc<Mutex<SessionState>>,
     shell: ShellKind,
-    /// Command that has the seat.
+    /// Command that holds the lock of the state.
     runs: Option<Arc<Command>>,
     /// Commands that were started next to the shell, the newest last; ended ones are removed with the next.
     background: Vec<Arc<Command>>,
@@ -211,7 +211,7 @@ struct Named {
     restarted: Arc<AtomicBool>,
     since: Instant,
     /// True if one-shot cells use the session's workspace, so that it is kept without a shell too.
-    beside: bool,
+    lends_workspace: bool,
     /// True once the supervisor has it, or has been sent what begins it.
     is_open: bool,
 }
@@ -236,19 +236,19 @@ impl Sessions {
     }
 
     /// Returns the session of this name; makes it if it does not exist.
-    fn named(&self, name: &str) -> Named {
+    fn named(&self, name: &str) -> NamedSession {
         let mut table = self.table();
         if let Some(named) = table.named.get(name) {
             return named.clone();
         }
         let (lost, shell) = table.lost.remove(name).unzip();
-        let named = Named::new(self.clients.next(), lost, shell.unwrap_or_default());
+        let named = NamedSession::new(self.clients.next(), lost, shell.unwrap_or_default());
         table.named.insert(name.to_owned(), named.clone());
         named
     }
 
     /// Returns the session of this name, if there is one.
-    fn find(&self, name: &str) -> Option<Named> {
+    fn find(&self, name: &str) -> Option<NamedSession> {
         self.table().named.get(name).cloned()
     }
 
@@ -260,7 +260,7 @@ impl Sessions {
     /// Removes sessions that the supervisor has ended.
     fn forget(&self, ended: &[SessionId]) {
         let mut table = self.table();
-        let gone = |named: &Named| ended.contains(&named.id);
+        let gone = |named: &NamedSession| ended.contains(&named.id);
         let names: Vec<_> = table
             .named
             .iter()
@@ -303,14 +303,14 @@ impl Sessions {
     }
 
     /// Notes why sessions will have ended, if they end now; nothing more of those that will not.
-    fn ends(&self, sessions: &[UnusedSession], why: Option<&ShellLoss>) {
+    fn mark_ending(&self, sessions: &[UnusedSession], why: Option<&ShellLoss>) {
         let mut table = self.table();
         for session in sessions {
             table.ending.insert(session.id, why.cloned());
         }
     }
 
-    fn stay(&self, sessions: &[UnusedSession]) {
+    fn unmark_ending(&self, sessions: &[UnusedSession]) {
         let mut table = self.table();
         for session in sessions {
             table.ending.remove(&session.id);
@@ -334,9 +334,9 @@ impl Sessions {
     }
 
     /// Removes a session that never had a shell.
-    fn never_was(&self, name: &str) {
+    fn remove_unstarted(&self, name: &str) {
         let mut table = self.table();
-        if table.named.get(name).is_some_and(|named| !named.beside) {
+        if table.named.get(name).is_some_and(|named| !named.lends_workspace) {
             table.named.remove(name);
         }
     }
@@ -348,7 +348,7 @@ impl Sessions {
         table.named.get(name).map(|named| named.shell).or_else(lost).unwrap_or_default()
     }
 
-    fn has_shell(&self, name: &str, shell: ShellKind) {
+    fn set_shell_of(&self, name: &str, shell: ShellKind) {
         if let Some(named) = self.table().named.get_mut(name) {
             named.shell = shell;
         }
@@ -366,13 +366,13 @@ impl Sessions {
         self.table().named.values().any(|named| named.id == id && !named.is_open)
     }
 
-    fn is_used_beside(&self, name: &str) {
+    fn keep_workspace_of(&self, name: &str) {
         if let Some(named) = self.table().named.get_mut(name) {
-            named.beside = true;
+            named.lends_workspace = true;
         }
     }
 
-    fn runs(&self, name: &str, command: &Arc<Command>, mode: JobMode) {
+    fn add_command(&self, name: &str, command: &Arc<Command>, mode: JobMode) {
         let mut table = self.table();
         let Some(named) = table.named.get_mut(name) else { return };
         let command = Arc::clone(command);
@@ -392,17 +392,17 @@ impl Sessions {
     }
 }
 
-impl Named {
+impl NamedSession {
     fn new(id: SessionId, lost: Option<ShellLoss>, shell: ShellKind) -> Self {
         Self {
             id,
-            seat: Arc::new(Mutex::new(Seat::new(id, lost))),
+            state: Arc::new(Mutex::new(SessionState::new(id, lost))),
             shell,
             runs: None,
             background: Vec::new(),
             restarted: Arc::default(),
             since: Instant::now(),
-            beside: false,
+            lends_workspace: false,
             is_open: false,
         }
     }

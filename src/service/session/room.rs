@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 use super::jobs::END;
-use super::{Named, SessionError, Sessions, ShellLoss, UnusedSession, check_name};
+use super::{NamedSession, SessionError, Sessions, ShellLoss, UnusedSession, check_name};
 use crate::workbench::Workbench;
 use crate::{Caller, Refusal};
 use config::policy::Grant;
@@ -47,7 +47,7 @@ impl Workbench {
         session: &str,
         grant: &Grant,
         caller: &Caller,
-    ) -> (Named, Vec<UnusedSession>, Option<Opening>) {
+    ) -> (NamedSession, Vec<UnusedSession>, Option<Opening>) {
         let (made_room, opening) = match self.sessions.find(session) {
             Some(_) => (Vec::new(), None),
             None => {
@@ -61,7 +61,11 @@ impl Workbench {
 
     /// Makes room for the session whose workspace a one-shot call uses, if the supervisor has no such session
     /// yet.
-    pub(crate) async fn open_beside(&self, grant: &Grant, caller: &Caller) -> Option<Opening> {
+    pub(crate) async fn room_for_workspace(
+        &self,
+        grant: &Grant,
+        caller: &Caller,
+    ) -> Option<Opening> {
         let job = grant.job();
         let Workspace::Session(id) = job.workspace else { return None };
         if !self.sessions.is_new(id) {
@@ -79,13 +83,13 @@ impl Workbench {
     pub(crate) async fn end_session(&self, session: &str, caller: &Caller) -> Result<(), Refusal> {
         check_name(session)?;
         self.shared.clients.forget(&self.shared.link.forgotten());
-        let Some(Named { id, .. }) = self.sessions.find(session) else {
+        let Some(NamedSession { id, .. }) = self.sessions.find(session) else {
             let name = session.to_owned();
             let others = self.sessions.described();
             return Err(SessionError::Unknown(name, others).into());
         };
         let ending = UnusedSession { name: session.to_owned(), id, unused: Duration::ZERO };
-        self.sessions.ends(&[ending], None);
+        self.sessions.mark_ending(&[ending], None);
         self.shared.link.forget(id);
         self.has_ended(&self.sessions, id, caller).await;
         Ok(())
@@ -117,13 +121,13 @@ impl Workbench {
             }
             let ids = spare.iter().map(|(_, session)| session.id).collect();
             for (owner, session) in &spare {
-                owner.ends(std::slice::from_ref(session), Some(&ShellLoss::Room));
+                owner.mark_ending(std::slice::from_ref(session), Some(&ShellLoss::Room));
             }
             let ends = self.shared.link.make_room(profile.clone(), workspace, ids).await;
             let place = spare.iter().position(|(_, session)| Some(session.id) == ends);
             let one = place.map(|place| spare.swap_remove(place));
             for (owner, session) in &spare {
-                owner.stay(std::slice::from_ref(session));
+                owner.unmark_ending(std::slice::from_ref(session));
             }
             let Some((owner, one)) = one else {
                 let opening = Opening { _in_scope: in_scope, _in_server: in_server };

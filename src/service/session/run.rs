@@ -11,15 +11,15 @@ use super::command::NewCommand;
 use super::feed::FeedKind;
 use super::jobs::END;
 use super::room::{Opening, until_sent};
-use super::seat::Seat;
+use super::state::SessionState;
 use super::{
-    Command, DEFAULT, Named, Restart, Retention, SHOWN_CHARACTERS, SessionError, ShellLoss,
+    Command, DEFAULT, NamedSession, Restart, Retention, SHOWN_CHARACTERS, SessionError, ShellLoss,
     UnusedSession, check_name,
 };
 use crate::capture::KEPT_BYTES;
 use crate::report::Renewed;
 use crate::request::{SessionCommand, Wait};
-use crate::workbench::{Workbench, heard};
+use crate::workbench::{Workbench, connection_listener};
 use crate::{Caller, Refusal, Report};
 use config::policy::flags::Changes;
 use config::policy::{Grant, JobContext};
@@ -39,10 +39,10 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// report one that fails at once.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
-/// Place of a command in its session.
-struct Seated {
-    named: Named,
-    seat: OwnedMutexGuard<Seat>,
+/// A session that is locked for a command.
+struct Admitted {
+    named: NamedSession,
+    state: OwnedMutexGuard<SessionState>,
     opening: Option<Opening>,
     made_room: Vec<UnusedSession>,
 }
@@ -65,20 +65,20 @@ impl Workbench {
             let text = String::from_utf8_lossy(script.as_bytes());
             text.chars().take(SHOWN_CHARACTERS).collect()
         });
-        let surroundings =
+        let context =
             JobContext { changes: self.shared.changes, ..JobContext::from(self.shared.workspace) };
-        let (grant, entry) = self.decide(caller.named(call), surroundings)?;
+        let (grant, entry) = self.decide(caller.named(call), context)?;
         // The session gives a command its turn; a place in the queue bounds the number that wait.
         let place = self.shared.queue.place(&self.principal);
-        let seated = match &place {
-            Ok(_) => self.seated(&session, (restart, shell), &grant, caller).await,
+        let admitted = match &place {
+            Ok(_) => self.admitted(&session, (restart, shell), &grant, caller).await,
             Err(full) => Err(full.clone()),
         };
-        let Seated { named, seat, opening, made_room } = match seated {
-            Ok(seated) => seated,
-            Err(unseated) => {
-                entry.refused(unseated.in_full());
-                return Err(unseated);
+        let Admitted { named, state, opening, made_room } = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                entry.refused(refusal.in_full());
+                return Err(refusal);
             }
         };
         let mode = match patience {
@@ -96,15 +96,15 @@ impl Workbench {
                 Retention::Spooled => KEPT_BYTES,
                 Retention::Apart { bytes } => bytes,
             },
-            late: seat.late(),
-            seat: None,
+            draining: state.draining(),
+            state: None,
             entry,
             first,
             kind,
             produced: caller.produced.clone(),
             tap: caller.tap.clone(),
         };
-        let (command, lost) = self.start(&named, grant, directory, seat, new, opening).await?;
+        let (command, lost) = self.start(&named, grant, directory, state, new, opening).await?;
         if kept == Retention::Spooled && command.receipt.is_some() {
             self.sessions.spool.keep(Arc::clone(&command));
         }
@@ -112,23 +112,23 @@ impl Workbench {
         Ok((command, Renewed::of(lost.as_ref(), &made_room)))
     }
 
-    /// Returns the surroundings of a call on the workspace of the default session, if it may use
+    /// Returns the context of a call on the workspace of the default session, if it may use
     /// that.
-    pub(crate) fn beside_the_default(&self, call: &Call) -> JobContext {
-        let own = self.surroundings(&call.tool);
+    pub(crate) fn in_default_workspace(&self, call: &Call) -> JobContext {
+        let own = self.job_context(&call.tool);
         match (self.session_profile(), self.profile_of(call)) {
             (Some(owner), Some(profile)) if owner.name == profile.name => {
-                self.beside_default(own, owner)
+                self.with_default_workspace(own, owner)
             }
             (_, _) => own,
         }
     }
 
-    /// Returns the surroundings of a declared command on the workspace of the default session,
+    /// Returns the context of a declared command on the workspace of the default session,
     /// whatever the command's profile is. One that only reads begins no session: its workspace would
     /// be empty.
-    pub(crate) fn command_beside_the_default(&self, call: &Call, changes: Changes) -> JobContext {
-        let own = self.surroundings(&call.tool);
+    pub(crate) fn command_in_default_workspace(&self, call: &Call, changes: Changes) -> JobContext {
+        let own = self.job_context(&call.tool);
         let profile = self.profile_of(call);
         let owner = self.session_profile().filter(|_| profile.is_some_and(|one| one.workspace));
         let Some(owner) = owner.filter(|_| own.workspace == Workspace::Fresh) else {
@@ -138,7 +138,7 @@ impl Workbench {
         if changes == Changes::Nothing && self.sessions.find(DEFAULT).is_none() {
             return own;
         }
-        self.beside_default(own, owner)
+        self.with_default_workspace(own, owner)
     }
 
     /// Returns the profile that a call would get; `None` if it is not allowed.
@@ -159,13 +159,13 @@ impl Workbench {
         terms.map(|terms| terms.profile).filter(|profile| profile.can_hold_a_shell())
     }
 
-    fn beside_default(&self, own: JobContext, owner: &Profile) -> JobContext {
+    fn with_default_workspace(&self, own: JobContext, owner: &Profile) -> JobContext {
         if own.workspace != Workspace::Fresh {
             return own;
         }
         self.shared.clients.forget(&self.shared.link.forgotten());
         let id = self.sessions.named(DEFAULT).id;
-        self.sessions.is_used_beside(DEFAULT);
+        self.sessions.keep_workspace_of(DEFAULT);
         let workspace = Workspace::Session(id);
         let owner = Some(owner.name.clone());
         JobContext { workspace, owner, ..own }
@@ -203,13 +203,13 @@ impl Workbench {
     ///
     /// # Errors
     /// A session that cannot take it.
-    async fn seated(
+    async fn admitted(
         &self,
         session: &str,
         (restart, shell): (Restart, Option<ShellKind>),
         grant: &Grant,
         caller: &Caller,
-    ) -> Result<Seated, Refusal> {
+    ) -> Result<Admitted, Refusal> {
         self.check_variables(session, shell, grant)?;
         self.shared.clients.forget(&self.shared.link.forgotten());
         let (named, made_room, mut opening) = self.open(session, grant, caller).await;
@@ -217,9 +217,9 @@ impl Workbench {
             named.restarted.store(true, Ordering::Release);
             self.shared.link.restart(named.id);
         }
-        let seat = self.seat(session, &named, restart, &mut opening, caller).await?;
-        self.set_shell(session, &named, &seat, shell)?;
-        Ok(Seated { named, seat, opening, made_room })
+        let state = self.lock_session(session, &named, restart, &mut opening, caller).await?;
+        self.set_shell(session, &named, &state, shell)?;
+        Ok(Admitted { named, state, opening, made_room })
     }
 
     /// Refuses a command with variables that its shell would not take.
@@ -244,36 +244,36 @@ impl Workbench {
     fn set_shell(
         &self,
         session: &str,
-        named: &Named,
-        seat: &Seat,
+        named: &NamedSession,
+        state: &SessionState,
         asked: Option<ShellKind>,
     ) -> Result<(), SessionError> {
         let has = self.sessions.shell_of(session);
         let Some(asked) = asked.filter(|asked| *asked != has) else { return Ok(()) };
-        if seat.started && !named.restarted.load(Ordering::Acquire) {
+        if state.started && !named.restarted.load(Ordering::Acquire) {
             let has = has.name();
             let asked = asked.name();
             return Err(SessionError::OtherShell { session: session.to_owned(), has, asked });
         }
-        self.sessions.has_shell(session, asked);
+        self.sessions.set_shell_of(session, asked);
         Ok(())
     }
 
-    /// Waits for the one place in the shell, unless a job has it, which may take long.
-    async fn seat(
+    /// Waits for the lock of the session, unless a job holds it, which may take long.
+    async fn lock_session(
         &self,
         session: &str,
-        named: &Named,
+        named: &NamedSession,
         restart: Restart,
         opening: &mut Option<Opening>,
         caller: &Caller,
-    ) -> Result<OwnedMutexGuard<Seat>, SessionError> {
-        if let Ok(seat) = Arc::clone(&named.seat).try_lock_owned() {
-            return Ok(seat);
+    ) -> Result<OwnedMutexGuard<SessionState>, SessionError> {
+        if let Ok(state) = Arc::clone(&named.state).try_lock_owned() {
+            return Ok(state);
         }
         // Another call has begun the session; no other session waits for its end.
         *opening = None;
-        let mut seat = Box::pin(Arc::clone(&named.seat).lock_owned());
+        let mut state = Box::pin(Arc::clone(&named.state).lock_owned());
         loop {
             let holder = self.sessions.find(session).and_then(|named| named.runs);
             let job = holder.filter(|command| command.is_job() && !command.is_over());
@@ -285,20 +285,20 @@ impl Workbench {
             tokio::select! {
                 biased;
                 () = caller.cancel.cancelled() => return Err(SessionError::Cancelled),
-                seat = &mut seat => return Ok(seat),
+                state = &mut state => return Ok(state),
                 () = tokio::time::sleep(GLANCE) => {}
             }
         }
     }
 
     /// Takes note of a session in which a command has begun.
-    fn began(&self, id: SessionId, seat: &mut Seat) {
+    fn record_start(&self, id: SessionId, state: &mut SessionState) {
         self.sessions.set_open(id, true);
         let mut ended = self.shared.link.forgotten();
         if ended.contains(&id) {
             // The session had ended while this start was on its way, and began again with it.
             ended.retain(|one| *one != id);
-            seat.end(ShellLoss::Idle);
+            state.end(ShellLoss::Idle);
         }
         self.shared.clients.forget(&ended);
     }
@@ -310,39 +310,39 @@ impl Workbench {
     /// There is no room for its session.
     async fn start(
         &self,
-        named: &Named,
+        named: &NamedSession,
         grant: Grant,
         directory: StartDirectory,
-        mut seat: OwnedMutexGuard<Seat>,
+        mut state: OwnedMutexGuard<SessionState>,
         mut new: NewCommand,
         opening: Option<Opening>,
     ) -> Result<(Arc<Command>, Option<ShellLoss>), SessionError> {
-        let is_new = !seat.started;
+        let is_new = !state.started;
         let asked = named.restarted.swap(false, Ordering::AcqRel);
-        if asked && (seat.started || seat.lost.is_some()) {
-            seat.end(ShellLoss::Restart);
+        if asked && (state.started || state.lost.is_some()) {
+            state.end(ShellLoss::Restart);
         }
         let mode = new.mode;
         let shell = self.sessions.shell_of(&new.session);
         let within = Within { session: named.id, directory, mode, shell };
         // Cancelling does not stop this step: a command that is being handed over must be ended by
         // its control, and the supervisor bounds the time of a start.
-        let starting = self.shared.link.start(grant, Some(within), heard(&new.entry));
+        let starting = self.shared.link.start(grant, Some(within), connection_listener(&new.entry));
         let failure = match until_sent(opening, starting).await {
             Ok(running) => {
-                self.began(named.id, &mut seat);
-                let lost = seat.takes(running.turn);
-                if let (StartDirectory::Stay, Some(cwd)) = (directory, &seat.cwd) {
+                self.record_start(named.id, &mut state);
+                let lost = state.start_command(running.turn);
+                if let (StartDirectory::Stay, Some(cwd)) = (directory, &state.cwd) {
                     new.report.cwd.clone_from(cwd);
                 }
-                new.seat = match mode {
-                    JobMode::Foreground => Some(seat),
+                new.state = match mode {
+                    JobMode::Foreground => Some(state),
                     // The shell is free: it has no part in the end of this command.
                     JobMode::Background => None,
                 };
                 let session = new.session.clone();
                 let command = Command::follow(new, running);
-                self.sessions.runs(&session, &command, mode);
+                self.sessions.add_command(&session, &command, mode);
                 return Ok((command, lost));
             }
             Err(failure) => failure,
@@ -350,8 +350,8 @@ impl Workbench {
         let NewCommand { session, report, entry, .. } = new;
         let report = Report { ended: Ended::failed(failure.clone()), ..report };
         entry.ended(&report.ended, None);
-        if !seat.started && seat.lost.is_none() {
-            self.sessions.never_was(&session);
+        if !state.started && state.lost.is_none() {
+            self.sessions.remove_unstarted(&session);
         }
         if let (Failure::Busy { what }, true) = (failure, is_new) {
             return Err(SessionError::Full { what, others: self.sessions.described() });
@@ -398,7 +398,7 @@ async fn wait(command: &Arc<Command>, patience: Wait, yields: Duration, caller: 
                 cancelled = true;
                 command.control.cancel();
             }
-            () = command.waits(), if !cancelled => break,
+            () = command.waiting_for_input(), if !cancelled => break,
             () = yields, if !cancelled => match patience {
                 Wait::Beyond => {
                     command.becomes_job();

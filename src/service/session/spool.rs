@@ -36,10 +36,10 @@ impl NoJob {
 
 /// Commands by their handle, the oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Spool(Mutex<Retention>);
+pub(crate) struct Spool(Mutex<KeptCommands>);
 
 #[derive(Debug, Default)]
-struct Retention {
+struct KeptCommands {
     last: u64,
     commands: VecDeque<Arc<Command>>,
     /// Bytes that the commands hold, or more: those of each are added up only where it passes [`MAX_BYTES`].
@@ -47,7 +47,7 @@ struct Retention {
 }
 
 impl Spool {
-    fn kept(&self) -> MutexGuard<'_, Retention> {
+    fn kept(&self) -> MutexGuard<'_, KeptCommands> {
         // No code panics while it holds the lock; if one did, the list is still whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +97,7 @@ impl Spool {
     }
 }
 
-impl Retention {
+impl KeptCommands {
     fn is_beyond_bytes(&mut self) -> bool {
         if self.bound <= MAX_BYTES {
             return false;

@@ -1,4 +1,4 @@
-//! The one place in a session's shell: the command that has it runs there.
+//! The state of a session's shell between commands: the command that holds its lock runs there.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,11 @@ use model::outcome::{Ended, Failure, Outcome, ShellAfter};
 
 /// Streams of ended commands, which background processes may still hold. Beyond this number the
 /// oldest are closed, or commands could use up this process's descriptors.
-const MAX_LATE: usize = 32;
+const MAX_DRAINING: usize = 32;
 
 /// State of a session's shell between commands.
 #[derive(Debug)]
-pub struct Seat {
+pub struct SessionState {
     pub id: SessionId,
     /// End of the last shell, until it is reported.
     pub lost: Option<ShellLoss>,
@@ -23,7 +23,7 @@ pub struct Seat {
     pub started: bool,
     /// Directory of the shell; `None` for one that has run nothing.
     pub cwd: Option<String>,
-    late: Late,
+    draining: DrainingCommands,
 }
 
 /// Reason why a shell has ended.
@@ -41,13 +41,13 @@ pub enum ShellLoss {
     Room,
 }
 
-impl Seat {
+impl SessionState {
     pub fn new(id: SessionId, lost: Option<ShellLoss>) -> Self {
-        Self { id, lost, started: false, cwd: None, late: Late::default() }
+        Self { id, lost, started: false, cwd: None, draining: DrainingCommands::default() }
     }
 
     /// Records the end of a command.
-    pub fn after(&mut self, end: &Ended) {
+    pub fn record_end(&mut self, end: &Ended) {
         match &end.shell {
             ShellAfter::Kept { cwd } => {
                 self.started = true;
@@ -73,7 +73,7 @@ impl Seat {
 
     /// Records the start of command number `turn` of its shell. Returns the end of the previous
     /// shell.
-    pub fn takes(&mut self, turn: u64) -> Option<ShellLoss> {
+    pub fn start_command(&mut self, turn: u64) -> Option<ShellLoss> {
         if turn == 1 && self.started {
             // The shell had ended by itself, between two commands.
             self.end(ShellLoss::Meanwhile);
@@ -82,31 +82,31 @@ impl Seat {
         self.lost.take()
     }
 
-    pub fn late(&self) -> Late {
-        self.late.clone()
+    pub fn draining(&self) -> DrainingCommands {
+        self.draining.clone()
     }
 }
 
-/// Readers of output after the end of commands.
+/// Commands that have ended, whose output is still read for their background processes.
 #[derive(Debug, Clone, Default)]
-pub struct Late(Arc<Mutex<VecDeque<LateReader>>>);
+pub struct DrainingCommands(Arc<Mutex<VecDeque<DrainingCommand>>>);
 
 /// Streams of a command that has ended, and the task that reads on.
 #[derive(Debug)]
-pub struct LateReader {
+pub struct DrainingCommand {
     pub stdout: Arc<Stream>,
     pub stderr: Arc<Stream>,
     pub task: JoinHandle<()>,
 }
 
-impl Late {
-    /// Keeps a reader, and closes the streams of the oldest ones beyond the limit.
-    pub fn keep(&self, reader: LateReader) {
-        let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.retain(|reader| !reader.task.is_finished());
-        readers.push_back(reader);
-        while readers.len() > MAX_LATE {
-            if let Some(oldest) = readers.pop_front() {
+impl DrainingCommands {
+    /// Keeps a command, and closes the streams of the oldest ones beyond the limit.
+    pub fn keep(&self, command: DrainingCommand) {
+        let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.retain(|command| !command.task.is_finished());
+        commands.push_back(command);
+        while commands.len() > MAX_DRAINING {
+            if let Some(oldest) = commands.pop_front() {
                 oldest.task.abort();
                 oldest.stdout.close();
                 oldest.stderr.close();
