@@ -7,34 +7,20 @@ use crate::errno::Errno;
 use crate::sys::{self, number};
 
 /// Numbers of calls that the probe does not make.
-#[cfg(target_arch = "x86_64")]
 mod more {
-    pub const PREAD64: usize = 17;
-    pub const FSYNC: usize = 74;
-    pub const FCHMOD: usize = 91;
-    pub const RENAMEAT2: usize = 316;
-    pub const READLINKAT: usize = 267;
-    pub const GETRANDOM: usize = 318;
-    pub const STATX: usize = 332;
-    pub const FACCESSAT: usize = 269;
-    /// From fcntl.h of this architecture.
-    pub const O_DIRECTORY: usize = 0o200_000;
-    pub const O_NOFOLLOW: usize = 0o400_000;
-}
-
-#[cfg(target_arch = "aarch64")]
-mod more {
-    pub const PREAD64: usize = 67;
-    pub const FSYNC: usize = 82;
-    pub const FCHMOD: usize = 52;
-    pub const RENAMEAT2: usize = 276;
-    pub const READLINKAT: usize = 78;
-    pub const GETRANDOM: usize = 278;
-    pub const STATX: usize = 291;
-    pub const FACCESSAT: usize = 48;
-    /// From fcntl.h of this architecture.
-    pub const O_DIRECTORY: usize = 0o40_000;
-    pub const O_NOFOLLOW: usize = 0o100_000;
+    // The flags are from fcntl.h of each architecture.
+    crate::by_architecture! {
+        PREAD64 17 67,
+        FSYNC 74 82,
+        FCHMOD 91 52,
+        RENAMEAT2 316 276,
+        READLINKAT 267 78,
+        GETRANDOM 318 278,
+        STATX 332 291,
+        FACCESSAT 269 48,
+        O_DIRECTORY 0o200_000 0o40_000,
+        O_NOFOLLOW 0o400_000 0o100_000,
+    }
 }
 
 pub use more::{O_DIRECTORY, O_NOFOLLOW};

@@ -13,87 +13,56 @@ use crate::errno::Errno;
 /// The kernel's answer to a call.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// Numbers of the calls that the program makes by name (syscalls(2)).
-#[cfg(target_arch = "x86_64")]
-pub mod number {
-    pub const CLONE: usize = 56;
-    pub const CLOSE: usize = 3;
-    pub const CONNECT: usize = 42;
-    pub const BIND: usize = 49;
-    pub const LISTEN: usize = 50;
-    pub const GETSOCKNAME: usize = 51;
-    pub const DUP: usize = 32;
-    pub const EXIT_GROUP: usize = 231;
-    pub const FCNTL: usize = 72;
-    pub const GETDENTS64: usize = 217;
-    pub const KILL: usize = 62;
-    pub const MADVISE: usize = 28;
-    pub const MEMFD_CREATE: usize = 319;
-    pub const MKDIRAT: usize = 258;
-    pub const CHDIR: usize = 80;
-    pub const MLOCK: usize = 149;
-    pub const MMAP: usize = 9;
-    pub const MUNMAP: usize = 11;
-    pub const MPROTECT: usize = 10;
-    pub const NANOSLEEP: usize = 35;
-    pub const OPENAT: usize = 257;
-    pub const PIPE2: usize = 293;
-    pub const PPOLL: usize = 271;
-    pub const PRLIMIT64: usize = 302;
-    pub const READ: usize = 0;
-    pub const SENDTO: usize = 44;
-    pub const SETITIMER: usize = 38;
-    pub const SETSOCKOPT: usize = 54;
-    pub const SHMAT: usize = 30;
-    pub const SHMCTL: usize = 31;
-    pub const SHMGET: usize = 29;
-    pub const SOCKET: usize = 41;
-    pub const SOCKETPAIR: usize = 53;
-    pub const UNLINKAT: usize = 263;
-    pub const WAIT4: usize = 61;
-    pub const WRITE: usize = 1;
-    pub const CLONE3: usize = 435;
+/// Defines constants: each has a name, its value on x86-64, and its value on arm64.
+#[macro_export]
+macro_rules! by_architecture {
+    ($($name:ident $x86_64:literal $aarch64:literal,)*) => {
+        $(pub const $name: usize =
+            if cfg!(target_arch = "x86_64") { $x86_64 } else { $aarch64 };)*
+    };
 }
 
-#[cfg(target_arch = "aarch64")]
+/// Numbers of the calls that the program makes by name (syscalls(2)).
 pub mod number {
-    pub const CLONE: usize = 220;
-    pub const CLOSE: usize = 57;
-    pub const CONNECT: usize = 203;
-    pub const BIND: usize = 200;
-    pub const LISTEN: usize = 201;
-    pub const GETSOCKNAME: usize = 204;
-    pub const DUP: usize = 23;
-    pub const EXIT_GROUP: usize = 94;
-    pub const FCNTL: usize = 25;
-    pub const GETDENTS64: usize = 61;
-    pub const KILL: usize = 129;
-    pub const MADVISE: usize = 233;
-    pub const MEMFD_CREATE: usize = 279;
-    pub const MKDIRAT: usize = 34;
-    pub const CHDIR: usize = 49;
-    pub const MLOCK: usize = 228;
-    pub const MUNMAP: usize = 215;
-    pub const MMAP: usize = 222;
-    pub const MPROTECT: usize = 226;
-    pub const NANOSLEEP: usize = 101;
-    pub const OPENAT: usize = 56;
-    pub const PIPE2: usize = 59;
-    pub const PPOLL: usize = 73;
-    pub const PRLIMIT64: usize = 261;
-    pub const READ: usize = 63;
-    pub const SENDTO: usize = 206;
-    pub const SETITIMER: usize = 103;
-    pub const SETSOCKOPT: usize = 208;
-    pub const SHMAT: usize = 196;
-    pub const SHMCTL: usize = 195;
-    pub const SHMGET: usize = 194;
-    pub const SOCKET: usize = 198;
-    pub const SOCKETPAIR: usize = 199;
-    pub const UNLINKAT: usize = 35;
-    pub const WAIT4: usize = 260;
-    pub const WRITE: usize = 64;
-    pub const CLONE3: usize = 435;
+    crate::by_architecture! {
+        CLONE 56 220,
+        CLOSE 3 57,
+        CONNECT 42 203,
+        BIND 49 200,
+        LISTEN 50 201,
+        GETSOCKNAME 51 204,
+        DUP 32 23,
+        EXIT_GROUP 231 94,
+        FCNTL 72 25,
+        GETDENTS64 217 61,
+        KILL 62 129,
+        MADVISE 28 233,
+        MEMFD_CREATE 319 279,
+        MKDIRAT 258 34,
+        CHDIR 80 49,
+        MLOCK 149 228,
+        MMAP 9 222,
+        MUNMAP 11 215,
+        MPROTECT 10 226,
+        NANOSLEEP 35 101,
+        OPENAT 257 56,
+        PIPE2 293 59,
+        PPOLL 271 73,
+        PRLIMIT64 302 261,
+        READ 0 63,
+        SENDTO 44 206,
+        SETITIMER 38 103,
+        SETSOCKOPT 54 208,
+        SHMAT 30 196,
+        SHMCTL 31 195,
+        SHMGET 29 194,
+        SOCKET 41 198,
+        SOCKETPAIR 53 199,
+        UNLINKAT 263 35,
+        WAIT4 61 260,
+        WRITE 1 64,
+        CLONE3 435 435,
+    }
 }
 
 /// Makes one system call. Missing arguments are zero.

@@ -31,14 +31,10 @@ const NOT_EXECUTED: u8 = 126;
 /// Exit code of a program that is not there.
 const NOT_FOUND: u8 = 127;
 
-#[cfg(target_arch = "x86_64")]
-const EXECVE: usize = 59;
-#[cfg(target_arch = "x86_64")]
-const RT_SIGACTION: usize = 13;
-#[cfg(target_arch = "aarch64")]
-const EXECVE: usize = 221;
-#[cfg(target_arch = "aarch64")]
-const RT_SIGACTION: usize = 134;
+crate::by_architecture! {
+    EXECVE 59 221,
+    RT_SIGACTION 13 134,
+}
 
 /// The program to run.
 pub enum Launch<'w> {

@@ -38,16 +38,11 @@ const MAX_HEAD_BYTES: usize = 256;
 /// Number of bytes read at once.
 pub const READ_BYTES: usize = 64 << 10;
 
-#[cfg(target_arch = "x86_64")]
 mod more {
-    pub const DUP3: usize = 292;
-    pub const UMASK: usize = 95;
-}
-
-#[cfg(target_arch = "aarch64")]
-mod more {
-    pub const DUP3: usize = 24;
-    pub const UMASK: usize = 166;
+    crate::by_architecture! {
+        DUP3 292 24,
+        UMASK 95 166,
+    }
 }
 
 /// Files that are open while the script runs.
