@@ -1,5 +1,6 @@
 //! The process that becomes the program: it probes its confinement, waits for a job and execs.
 
+use std::convert::Infallible;
 use std::ffi::CStr;
 use std::fs::File;
 use std::iter::Take;
@@ -104,7 +105,7 @@ pub fn run(entry: &CellSpec<'_>, payload: HeldPayload, room: &mut JobRoom) -> Re
     if received.bytes == 0 {
         return Ok(());
     }
-    let failed = become_program(entry, &payload, received, room);
+    let Err(failed) = become_program(entry, &payload, received, room);
     report::send(entry.job, &failed, &[])
 }
 
@@ -200,45 +201,33 @@ fn names(guarded: &CStr) -> (i32, i32) {
     (refusal(guarded_result), refusal(existing_result))
 }
 
-/// Performs the last steps before the program starts. Returns only if one of them failed.
+/// Takes the last steps before the program starts. Returns only the error of a step that failed.
 fn become_program(
     entry: &CellSpec<'_>,
     payload: &HeldPayload,
     received: Received,
     room: &mut JobRoom,
-) -> FromPayload {
+) -> std::result::Result<Infallible, FromPayload> {
     let exec = |errno| FromPayload::Exec { errno: raw(errno) };
     let Received { bytes, fds, .. } = received;
     let mut fds = fds.into_iter().flatten();
     let (Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next()) else {
-        return exec(Errno::EBADF);
+        return Err(exec(Errno::EBADF));
     };
-    let job = match decode_job(room, bytes, &mut fds) {
-        Ok(job) => job,
-        Err(errno) => return exec(errno),
-    };
-    if job.message.first == First::Something
-        && let Err(errno) = await_scan(entry)
-    {
-        return exec(errno);
+    let job = decode_job(room, bytes, &mut fds).map_err(exec)?;
+    if job.message.first == First::Something {
+        await_scan(entry).map_err(exec)?;
     }
-    if let Err(errno) = place_streams([stdin, stdout, stderr], fds.next())
-        .and_then(|()| limits::lowered(&job.message.limits, entry.shared.memory, entry.others))
-    {
-        return exec(errno);
+    place_streams([stdin, stdout, stderr], fds.next()).map_err(exec)?;
+    limits::lowered(&job.message.limits, entry.shared.memory, entry.others).map_err(exec)?;
+    if job.message.terminal {
+        terminal::take_control(std::io::stdin()).map_err(exec)?;
     }
-    if job.message.terminal
-        && let Err(errno) = terminal::take_control(std::io::stdin())
-    {
-        return exec(errno);
-    }
-    if let Err(errno) = chdir(job.directory) {
-        return FromPayload::Cwd { errno: raw(errno) };
-    }
-    exec(match &payload.program {
+    chdir(job.directory).map_err(|errno| FromPayload::Cwd { errno: raw(errno) })?;
+    Err(exec(match &payload.program {
         Some(program) => exec::execveat(program, &job.filled),
         None => try_candidates(job.candidates, &job.filled),
-    })
+    }))
 }
 
 /// Waits until init has scanned the workspace.
