@@ -40,7 +40,7 @@ pub(crate) enum Ended {
 /// Type parameters for the interpreter.
 struct Kind;
 
-/// Data that filters can access besides their input.
+/// Data that filters can access in addition to their input.
 struct Shared<'a> {
     lut: &'a Lut<Kind>,
     inputs: input::Inputs<'a, Val>,

@@ -1,5 +1,5 @@
-//! What the connections, flows and DNS questions of a cell share: the judge, the counts of its calls,
-//! the reports to the gateway, and the ways to the cell and to the network.
+//! State that the connections, flows and DNS questions of a cell share: the judge, the counts of its
+//! calls, the link to the gateway, and the ways to the cell and to the network.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! Grants shared memory without a file (MAP_SHARED with MAP_ANONYMOUS, mmap(2)) up to the cell's limit.
 //!
-//! Its pages remain until the last mapping of any part of it is gone. A process is not charged for pages
+//! The pages remain until the last mapping of any part of the memory is gone. A process is not charged for pages
 //! that it has dropped (MADV_DONTNEED, munmap(2) of other parts). So the filter notifies init of each such
 //! mapping, and a grant counts in full until no process of the cell maps any part of it.
 
