@@ -1,6 +1,6 @@
 //! A server with a listener, and a client that writes its requests byte by byte.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -260,9 +260,12 @@ impl Connection {
     /// Reads the answer, to the end of the connection.
     pub fn answer(&mut self) -> Answer {
         let mut all = Vec::new();
-        // A reset after the answer is an end too.
-        self.0.read_to_end(&mut all).map(|_| ()).unwrap_or_default();
-        Answer::parse(&all)
+        let end = self.0.read_to_end(&mut all).map_err(|error| error.kind());
+        let answer = Answer::parse(&all);
+        // A reset is an end too, but a server that stays silent has not refused anything.
+        let is_silent = matches!(end, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut));
+        assert!(!is_silent || answer.status != 0, "no answer, and the connection stays open");
+        answer
     }
 }
 
