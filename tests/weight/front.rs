@@ -20,7 +20,6 @@ use model::job::Workspace;
 use model::receipt::Tier;
 use service::Executor;
 use service::audit::Audit;
-use service::link::Link;
 use supervisor::{Caps, IdRange, OwnIds, ScopeWish, Spec};
 
 use crate::support::patience;
