@@ -10,7 +10,7 @@ use super::dying::{DeathCheck, TurnBudget};
 use super::exit::{self, LINGER};
 use cell::Shared;
 use cell::report::{self, FromInit, InitCounters, PayloadEnd, REPORT_BYTES};
-use model::job::{Limits, ListChanges};
+use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure, FilesChanged, LimitKind, Outcome};
 use model::wire::Block;
 use sys::process::Used;
@@ -24,26 +24,19 @@ pub(crate) struct CellLife {
     /// The program that the payload was given.
     block: Block,
     changes: ListChanges,
-    workspace: WorkspaceLife,
+    pub workspace: Workspace,
     /// True once the cell was killed, or init has reported the program's end.
     is_ending: bool,
     /// When the time of the program, or of its end, is over.
     pub deadline: Option<Instant>,
     /// Schedule of checks whether callers can be answered before the cell is reaped.
-    death_check: DeathCheck,
+    pub death_check: DeathCheck,
     /// Why the program could not start.
     exec_failure: Option<Failure>,
     /// The end as init reported it.
     end: Option<(PayloadEnd, Vec<DeniedCall>)>,
     /// The last list of changes from init.
     changed: Option<FilesChanged>,
-}
-
-/// How long the workspace of a cell lasts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WorkspaceLife {
-    EndsWithCell,
-    OutlivesCell,
 }
 
 /// A limit that a cell has passed.
@@ -72,7 +65,7 @@ impl CellLife {
         block: Block,
         limits: Limits,
         changes: ListChanges,
-        workspace: WorkspaceLife,
+        workspace: Workspace,
     ) -> Self {
         Self {
             cell,
@@ -95,7 +88,7 @@ impl CellLife {
 
     /// Returns whether the workspace outlives the cell.
     pub(crate) fn keeps_workspace(&self) -> bool {
-        self.workspace == WorkspaceLife::OutlivesCell
+        self.workspace != Workspace::Fresh
     }
 
     /// Returns whether changes are listed in a workspace that outlives the cell.
@@ -123,16 +116,6 @@ impl CellLife {
         self.is_ending = true;
         self.deadline = Some(now + LINGER);
         self.cell.kill();
-    }
-
-    /// Checks from time to time whether callers can be answered although the cell is slow to end.
-    pub(crate) fn watch_death(&mut self, now: Instant) {
-        self.death_check.begin(now);
-    }
-
-    /// Stops these checks, as the callers were answered.
-    pub(crate) fn stop_watching_death(&mut self) {
-        self.death_check.end();
     }
 
     /// Returns true if a check is due and shows that no process of the cell can run any more.
@@ -222,12 +205,10 @@ impl CellLife {
     /// workspace that ended with its cell had no changes.
     pub(crate) fn files_changed(&mut self) -> Option<FilesChanged> {
         let reported = self.changed.take();
-        match (self.changes, self.workspace) {
+        match (self.changes, self.keeps_workspace()) {
             (ListChanges::No, _) => None,
-            (ListChanges::Yes, WorkspaceLife::EndsWithCell) => reported,
-            (ListChanges::Yes, WorkspaceLife::OutlivesCell) => {
-                Some(reported.unwrap_or(FilesChanged::unknown()))
-            }
+            (ListChanges::Yes, false) => reported,
+            (ListChanges::Yes, true) => Some(reported.unwrap_or(FilesChanged::unknown())),
         }
         .filter(|changed| !changed.is_nothing())
     }

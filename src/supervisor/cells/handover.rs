@@ -126,17 +126,12 @@ pub(crate) fn shell(
     ready: &QueuedJob,
 ) -> Result<(), Errno> {
     let limits = &ready.limits;
-    let (strings, head) = strings(cell, design, block, limits)?;
     let first = request_scan(cell, design, &ready.start)?;
-    let head = ToPayload { place: StringSpan::Sealed, first, ..head };
-    let strings =
-        memory::sealed(c"cofferdam-strings", &strings).map_err(|error| errno_of(&error))?;
     let stdin = null(design, OFlag::O_RDONLY)?;
     let output = null(design, OFlag::O_WRONLY)?;
-    let fds = [stdin.as_fd(), output.as_fd(), output.as_fd(), strings.as_fd()];
     cell.limit(&design.profile.limits, limits)?;
-    show_facts(cell, design, limits)?;
-    report::send(&cell.job, &head, &fds)
+    let program = Program { block, limits, first, script: None, terminal: false };
+    send(cell, design, &program, [stdin.as_fd(), output.as_fd(), output.as_fd()])
 }
 
 /// Updates the memory and the uptime that the cell's /proc shows, if it has one.

@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::cell::Cell;
 use super::key::KeyId;
-use super::pooled_cell::PooledCell;
+use super::pooled_cell::{KEEP_TIME, PooledCell};
 use super::queued_job::PrestartFit;
 use super::streams::Prestarted;
 use cell::slot::Slot;
 use model::outcome::PoolCounts;
 
-/// How long an idle cell is kept.
-const KEEP_TIME: Duration = Duration::from_secs(60);
 /// How long after a call the pool is refilled: calls in a burst get the processors first.
 const REFILL_DELAY: Duration = Duration::from_millis(3);
 /// Maximum delay of a refill while calls run, which get the processors first: a steady stream of
@@ -82,10 +80,6 @@ impl Pool {
             short: None,
             counts: PoolCounts::default(),
         }
-    }
-
-    pub(crate) fn keep(&self) -> Duration {
-        KEEP_TIME
     }
 
     pub(crate) fn take(&mut self, slot: Slot) -> Option<PooledCell> {
@@ -225,12 +219,15 @@ impl Pool {
 
     /// Returns the cells with a due deadline.
     pub(crate) fn due(&self, now: Instant) -> Vec<Slot> {
-        let due = |pooled: &PooledCell| pooled.deadline().is_some_and(|deadline| deadline <= now);
-        self.pooled.iter().filter(|(_, pooled)| due(pooled)).map(|(slot, _)| *slot).collect()
+        self.pooled
+            .iter()
+            .filter(|(_, pooled)| pooled.deadline <= now)
+            .map(|(slot, _)| *slot)
+            .collect()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.pooled.values().filter_map(PooledCell::deadline).min()
+        self.pooled.values().map(|pooled| pooled.deadline).min()
     }
 
     /// Returns when to check whether cells are missing.

@@ -11,12 +11,16 @@ use super::key::KeyId;
 use super::queued_job::PrestartFit;
 use cell::Design;
 use cell::report::{self, FromInit, FromPayload, raw};
+use model::job::Limits;
 use model::outcome::Failure;
 use model::receipt::Receipt;
 use sys::socket::{self, PacketWait};
 
 /// Maximum time of the set-up. A cell that takes longer hangs: it is killed, and the call fails.
 const MAX_SETUP_TIME: Duration = Duration::from_secs(10);
+
+/// How long an idle cell is kept.
+pub(super) const KEEP_TIME: Duration = Duration::from_secs(60);
 
 /// The stage of a cell without a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +56,8 @@ pub(crate) struct PooledCell {
     pub cell: Cell,
     stage: PooledStage,
     receipt: Option<Receipt>,
-    deadline: Instant,
+    /// When the cell must be handled: its set-up hangs, no job wanted it, or it outlived its kill.
+    pub deadline: Instant,
     pub born: Instant,
     pub measured: Option<Instant>,
     /// The payload's pid, once it is measured.
@@ -81,15 +86,12 @@ impl PooledCell {
         self.stage == PooledStage::Idle
     }
 
-    /// Returns when the cell must be handled: its set-up hangs, no job wanted it, or it outlived
-    /// its kill.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        Some(self.deadline)
-    }
-
-    /// Takes the cell out of the pool with its receipt.
-    pub(crate) fn offer(self) -> Option<(Cell, Receipt)> {
-        Some((self.cell, self.receipt?))
+    /// Takes the cell out of the pool, with its receipt for a job that has these limits.
+    pub(crate) fn offer(self, limits: &Limits) -> Option<(Cell, Receipt)> {
+        let mut receipt = self.receipt?;
+        receipt.configured.memory_bytes = limits.memory;
+        receipt.configured.processes = limits.processes;
+        Some((self.cell, receipt))
     }
 
     /// Reads a message of the payload.
@@ -145,8 +147,8 @@ impl PooledCell {
         }
     }
 
-    /// Reads a message of init. `keep` is how long an idle cell is kept.
-    pub(crate) fn read_control(&mut self, keep: Duration) -> PoolEvent {
+    /// Reads a message of init.
+    pub(crate) fn read_control(&mut self) -> PoolEvent {
         // Large enough for the head of a report: the denied calls are not needed here.
         let mut buffer = [0; 512];
         let mut received = match socket::receive(&self.cell.control, &mut buffer, PacketWait::No) {
@@ -173,7 +175,7 @@ impl PooledCell {
             }
             Ok((FromInit::Sealed, _)) if self.stage == PooledStage::Sealing => {
                 self.stage = PooledStage::Idle;
-                self.deadline = Instant::now() + keep;
+                self.deadline = Instant::now() + KEEP_TIME;
                 PoolEvent::Ready
             }
             // A message of the payload, if there is one, says more than its end.
@@ -225,7 +227,7 @@ impl PooledCell {
 
     /// Handles a due deadline: fails a cell whose set-up hangs, and ends one that no job wanted.
     pub(crate) fn pass_deadline(&mut self, now: Instant) -> PoolEvent {
-        if self.deadline().is_none_or(|deadline| deadline > now) {
+        if self.deadline > now {
             return PoolEvent::None;
         }
         if self.is_idle() || !self.is_alive() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::cell::Cell;
-use super::cell_life::{CellEnd, CellLife, PassedLimit, WorkspaceLife};
+use super::cell_life::{CellEnd, CellLife, PassedLimit};
 use super::dying::{self, TurnBudget};
 use super::handover;
 use super::phases::Phases;
@@ -15,7 +15,6 @@ use super::streams::FarEnds;
 use cell::report::FromInit;
 use cell::{Design, Shared};
 use model::defaults::GRACE;
-use model::job::Workspace;
 use model::outcome::{Ended, LimitKind, Outcome, Usage};
 use sys::process::Used;
 
@@ -35,7 +34,6 @@ pub(crate) type NotStarted = Box<(Errno, QueuedJob, Cell)>;
 #[derive(Debug)]
 pub(crate) struct Running {
     pub life: CellLife,
-    pub workspace: Workspace,
     /// Why the supervisor ends the call; overrides the program's status. While the cell is not ending, its programs
     /// have got TERM, and KILL follows at the deadline.
     stopped: Option<Outcome>,
@@ -69,14 +67,9 @@ impl Running {
         if is_prestarted {
             phases.execed_before();
         }
-        let workspace_life = match start.workspace {
-            Workspace::Fresh => WorkspaceLife::EndsWithCell,
-            Workspace::Granted(_) | Workspace::Session(_) => WorkspaceLife::OutlivesCell,
-        };
-        let mut life = CellLife::new(cell, block, limits, start.changes, workspace_life);
+        let mut life = CellLife::new(cell, block, limits, start.changes, start.workspace);
         life.deadline = phases.started.checked_add(limits.wall);
-        let workspace = start.workspace;
-        Ok((Self { life, workspace, stopped: None, is_reported: false, phases }, ends))
+        Ok((Self { life, stopped: None, is_reported: false, phases }, ends))
     }
 
     /// Reads a message of the payload: either it cannot exec, or it has.
@@ -98,7 +91,7 @@ impl Running {
             return CallEvent::None;
         }
         self.is_reported = true;
-        self.life.stop_watching_death();
+        self.life.death_check.end();
         CallEvent::Ended(self.end(Used::default()))
     }
 
@@ -122,7 +115,7 @@ impl Running {
 
     fn kill(&mut self, now: Instant) {
         if !self.is_reported {
-            self.life.watch_death(now);
+            self.life.death_check.begin(now);
         }
         self.life.kill(now);
     }

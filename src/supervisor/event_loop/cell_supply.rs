@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use super::network::Network;
+use super::gateway::GatewayLink;
 use super::poll::Source;
 use crate::cells::caps::Caps;
 use crate::cells::cell::Maker;
@@ -125,11 +125,11 @@ impl CellSupply {
         &mut self,
         slot: Slot,
         source: Source,
-        network: &mut Network,
+        gateway: &mut GatewayLink,
     ) -> Option<(PooledCell, PoolEvent)> {
         let mut pooled = self.pool.take(slot)?;
         let event = match source {
-            Source::Control => pooled.read_control(self.pool.keep()),
+            Source::Control => pooled.read_control(),
             Source::Pidfd => pooled.collect(),
             Source::Job => {
                 let (maker, keys) = self.maker();
@@ -143,7 +143,7 @@ impl CellSupply {
             Source::Report => PoolEvent::None,
         };
         let profile = self.keys.get(pooled.key).map(|key| &key.profile);
-        let event = match network.take_from(&mut pooled.cell, profile) {
+        let event = match gateway.take_network(&mut pooled.cell, profile) {
             Ok(()) => event,
             Err(errno) => {
                 let step = "giving the gateway its network".to_owned();

@@ -70,7 +70,7 @@ impl Supervisor {
             }
         };
         let design = self.supply.keys.design(key);
-        self.network.check(design)?;
+        self.gateway.check(design)?;
         let design = design.ok_or(Failure::Lost)?;
         if let Ok(root) = design.root() {
             // A failure leaves only names as they were at the last call.
@@ -103,7 +103,7 @@ impl Supervisor {
             if !self.has_room(&[ready.limits]) {
                 break;
             }
-            if self.network.readiness(self.supply.keys.design(key)) == Readiness::Starting {
+            if self.gateway.readiness(self.supply.keys.design(key)) == Readiness::Starting {
                 index += 1;
                 continue;
             }
@@ -177,14 +177,12 @@ impl Supervisor {
         let fits = ready.fits;
         let only = ready.start.only.clone();
         // Without one of them the cell is killed and collected here: its slot is free again.
-        let (Some((cell, mut receipt)), Some(design)) =
-            (pooled.offer(), self.supply.keys.design(key))
+        let (Some((cell, receipt)), Some(design)) =
+            (pooled.offer(&ready.limits), self.supply.keys.design(key))
         else {
             self.release(slot);
             return self.end(call, Ended::failed(Failure::Lost));
         };
-        receipt.configured.memory_bytes = ready.limits.memory;
-        receipt.configured.processes = ready.limits.processes;
         match Running::begin(ready, cell, design, measured) {
             Ok((running, ends)) => {
                 self.supply.set_owner(slot, Some(Owner::Call(call)));
@@ -194,7 +192,7 @@ impl Supervisor {
                 self.send(&Event::Started { call, stdin, receipt, turn: 0 }, Some((call, ends)));
                 // After the job, which need not wait for it: until then the gateway reads no packet of the
                 // cell, whose first call this is.
-                if let Err(failure) = self.network.begin(slot, call, only) {
+                if let Err(failure) = self.gateway.begin(slot, call, only) {
                     self.stop(call, Outcome::Failed(failure));
                 }
             }
@@ -303,7 +301,7 @@ impl Supervisor {
         let mut index = 0;
         while let Some(ready) = self.queue.get(index) {
             let call = ready.start.call;
-            match self.network.check(self.supply.keys.design(ready.key)) {
+            match self.gateway.check(self.supply.keys.design(ready.key)) {
                 Ok(()) => index += 1,
                 Err(failure) => {
                     drop(self.queue.remove(index));

@@ -17,6 +17,7 @@ use cell::report::raw;
 use cell::slot::Slot;
 use model::egress::frames::{CellKey, FromGateway, ToGateway};
 use model::egress::{Connection, ConnectionEnd, Denied, Only, QUESTION, TALLY_ROWS, Tally};
+use model::job::ProfileName;
 use model::outcome::{Ended, Failure};
 use model::wire::{self, CallId};
 use sys::socket;
@@ -42,7 +43,7 @@ pub(super) enum GatewayState {
     /// It has not reported yet that it serves. It is given up after this instant.
     Starting(Arc<OwnedFd>, Instant),
     Up(Arc<OwnedFd>),
-    /// It is gone, for this reason.
+    /// It has ended or was not started, for this reason.
     Dead(String),
 }
 
@@ -50,6 +51,8 @@ pub(super) enum GatewayState {
 #[derive(Debug)]
 pub(crate) struct GatewayLink {
     pub(super) state: GatewayState,
+    /// Names of all profiles, in the order in which the gateway has them too.
+    pub(super) profiles: Vec<ProfileName>,
     /// Number of the next cell, never used twice.
     pub(super) next: u64,
     /// Cells that it serves, by the number of their slot.
@@ -93,9 +96,15 @@ pub(super) enum Readiness {
 }
 
 impl GatewayLink {
-    pub(crate) fn new(link: Arc<OwnedFd>) -> Self {
+    /// Begins with the link to a gateway; without one, no cell has a network.
+    pub(crate) fn new(link: Option<Arc<OwnedFd>>, profiles: Vec<ProfileName>) -> Self {
+        let state = match link {
+            Some(link) => GatewayState::Starting(link, Instant::now() + START_TIME),
+            None => GatewayState::Dead("it was not started".to_owned()),
+        };
         Self {
-            state: GatewayState::Starting(link, Instant::now() + START_TIME),
+            state,
+            profiles,
             next: 0,
             cells: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -259,7 +268,7 @@ impl GatewayLink {
         Tally { denied: denied.into_iter().collect(), incomplete: true, ..Tally::default() }
     }
 
-    /// Takes out the calls whose wait is over: all of them if the gateway is dead.
+    /// Takes out the calls whose tally did not come in time: all that wait if the gateway is dead.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<(CallId, Ended)> {
         if matches!(&self.state, GatewayState::Starting(_, deadline) if *deadline <= now) {
             self.die("it did not start in time");
@@ -403,7 +412,7 @@ mod tests {
     /// A link that is up, with a call in a cell, and the gateway's end of it.
     fn link() -> (GatewayLink, OwnedFd) {
         let (ours, theirs) = packets().expect("a pair");
-        let mut link = GatewayLink::new(Arc::new(ours));
+        let mut link = GatewayLink::new(Some(Arc::new(ours)), Vec::new());
         assert_eq!(link.take(FromGateway::Up).map(|(call, _)| call), None);
         link.cells.insert(1, CELL);
         link.calls.insert(9, CELL);

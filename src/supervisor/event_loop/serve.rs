@@ -74,8 +74,8 @@ impl Supervisor {
         let mut list = PollList::default();
         let outbox = &self.front_end.outbox;
         list.add(Token::Link, outbox.link.as_fd(), outbox.interest());
-        if let Some((link, interest)) = self.network.link() {
-            list.add(Token::Gateway, link, interest);
+        if let Some(link) = self.gateway.descriptor() {
+            list.add(Token::Gateway, link, self.gateway.interest());
         }
         for cell in self.supply.pool.cells() {
             list.add_cell(cell, None);
@@ -99,7 +99,7 @@ impl Supervisor {
             pool.next_deadline(),
             refill,
             self.sessions.next_deadline(),
-            self.network.next_deadline(),
+            self.gateway.next_deadline(),
             self.front_end.outbox.retry(),
             self.next_refresh(),
         ];
@@ -154,7 +154,7 @@ impl Supervisor {
     fn read_gateway(&mut self) {
         // Bounded: a cell that is denied much, or a worker that was taken over, must not keep all others waiting.
         for _ in 0..MAX_GATEWAY_FRAMES {
-            let read = self.network.read(&mut self.buffer, &mut self.front_end.outbox);
+            let read = self.gateway.read(&mut self.buffer, &mut self.front_end.outbox);
             let ControlFlow::Continue(over) = read else { break };
             if let Some((call, ended)) = over {
                 self.report_end(call, ended);
@@ -166,7 +166,7 @@ impl Supervisor {
 
     /// Ends the calls that have lost their network.
     fn stop_without_network(&mut self) {
-        for (call, why) in self.network.take_lost() {
+        for (call, why) in self.gateway.take_lost() {
             self.stop(call, Outcome::Failed(Failure::Network { why }));
         }
     }
@@ -174,7 +174,7 @@ impl Supervisor {
     fn cell_event(&mut self, slot: Slot, source: Source) {
         match self.supply.owner(slot) {
             Some(Owner::Pool) => {
-                let read = self.supply.read_pooled(slot, source, &mut self.network);
+                let read = self.supply.read_pooled(slot, source, &mut self.gateway);
                 if let Some((pooled, event)) = read {
                     self.after_pool_event(pooled, event);
                 }
@@ -253,11 +253,11 @@ impl Supervisor {
 
     /// Answers for the calls whose tally did not come in time.
     fn pass_gateway_deadlines(&mut self, now: Instant) {
-        let over = self.network.overdue(now);
-        let is_refusing = !over.is_empty();
+        self.gateway.send_waiting();
+        let over = self.gateway.overdue(now);
         over.into_iter().for_each(|(call, ended)| self.report_end(call, ended));
         self.stop_without_network();
-        if is_refusing || self.network.is_dead() {
+        if self.gateway.descriptor().is_none() {
             self.refuse_without_gateway();
         }
     }

@@ -158,12 +158,10 @@ impl Supervisor {
         let slot = pooled.cell.slot;
         let built = pooled.measured.unwrap_or(pooled.born).saturating_duration_since(ready.arrived);
         let payload = pooled.payload;
-        let Some((cell, mut receipt)) = pooled.offer() else {
+        let Some((cell, receipt)) = pooled.offer(&ready.limits) else {
             self.release(slot);
             return self.end(call, Ended::failed(Failure::Lost));
         };
-        receipt.configured.memory_bytes = ready.limits.memory;
-        receipt.configured.processes = ready.limits.processes;
         let (maker, keys) = self.supply.maker();
         let process = payload.ok_or(Errno::ESRCH).and_then(|pid| maker.procfs(pid, None));
         let first = self.sessions.get(id).map_or(1, |session| session.mailbox.next());
@@ -194,7 +192,7 @@ impl Supervisor {
         let call = ready.start.call;
         let stdin = ready.start.stdin.kind();
         if let Some(slot) = self.sessions.get(id).map(|session| session.slot)
-            && let Err(failure) = self.network.begin(slot, call, ready.start.only.clone())
+            && let Err(failure) = self.gateway.begin(slot, call, ready.start.only.clone())
         {
             return self.end(call, Ended::failed(failure));
         }
@@ -299,7 +297,7 @@ impl Supervisor {
 
     /// Frees the slot of a cell that was reaped. A slot that a session owns stays with the session.
     pub(super) fn release(&mut self, slot: Slot) {
-        self.network.close(slot);
+        self.gateway.close(slot);
         let session = self.sessions.of_slot(slot).map(|session| Owner::Session(session.id));
         let is_in_pool = self.supply.pool.has(slot);
         self.supply.set_owner(slot, if is_in_pool { Some(Owner::Pool) } else { session });
@@ -378,7 +376,7 @@ impl Supervisor {
     fn has_one_shot_calls(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(id) else { return false };
         let workspace = Workspace::Session(id);
-        self.calls.values().any(|running| running.workspace == workspace)
+        self.calls.values().any(|running| running.life.workspace == workspace)
             || self.queue.waits_for(&session.one_shot_keys())
     }
 
@@ -396,7 +394,7 @@ impl Supervisor {
             have_ended = false;
         }
         let calls = self.calls.values_mut();
-        for running in calls.filter(|running| running.workspace == workspace) {
+        for running in calls.filter(|running| running.life.workspace == workspace) {
             running.stop(Outcome::Cancelled, Instant::now());
             have_ended = false;
         }

@@ -11,8 +11,8 @@ use nix::errno::Errno;
 
 use super::cell_supply::CellSupply;
 use super::front_end::FrontEnd;
+use super::gateway::GatewayLink;
 use super::job_queue::JobQueue;
-use super::network::Network;
 use super::outbox::{Fatal, Flushed};
 use crate::cells::caps::Caps;
 use crate::cells::key::Key;
@@ -50,7 +50,7 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     pub(super) front_end: FrontEnd,
-    pub(super) network: Network,
+    pub(super) gateway: GatewayLink,
     pub(super) supply: CellSupply,
     /// Jobs that wait for a cell or for room.
     pub(super) queue: JobQueue,
@@ -73,7 +73,7 @@ impl Supervisor {
         let overlays = overlays.filter(|overlays| overlays.next_refresh().is_some()).collect();
         Ok(Self {
             front_end: FrontEnd::new(link),
-            network: Network::new(gateway, profiles),
+            gateway: GatewayLink::new(gateway, profiles),
             supply: CellSupply::new(keys, caps, shared, cgroups, operator)?,
             queue: JobQueue::default(),
             calls: BTreeMap::new(),
@@ -95,7 +95,7 @@ impl Supervisor {
         if let Outcome::Failed(Failure::Setup { step, errno }) = &ended.outcome {
             tracing::warn!(errno = %Errno::from_raw(*errno), "a call failed: {step}");
         }
-        if let Some(ended) = self.network.ask(call, ended) {
+        if let Some(ended) = self.gateway.ask(call, ended) {
             self.report_end(call, ended);
         }
     }

@@ -18,7 +18,7 @@ use super::cpu_time::CpuTime;
 use super::loops;
 use super::mailbox::{CallRequest, Mailbox, ShellWait, Undelivered};
 use crate::cells::cell::Cell;
-use crate::cells::cell_life::{CellLife, WorkspaceLife};
+use crate::cells::cell_life::CellLife;
 use crate::cells::handover;
 use crate::cells::queued_job::QueuedJob;
 use crate::cells::streams::FarEnds;
@@ -27,7 +27,7 @@ use cell::report::{self, FromInit, InitCounters};
 use cell::sealed::Overlays;
 use cell::size::Sizes;
 use model::call::{Argv, Cwd, Env};
-use model::job::{JobMode, StartDirectory};
+use model::job::{JobMode, StartDirectory, Workspace};
 use model::outcome::{DeniedCall, Ended, Failure, Outcome, ShellAfter, Timings, Waits};
 use model::receipt::Receipt;
 use model::shells::ShellKind;
@@ -128,9 +128,13 @@ impl Shell {
             Ok(begun) => begun,
             Err(errno) => return Err(Box::new((errno, cell))),
         };
-        let changes = ready.start.changes;
+        // Kept for the next shell, unless the workspace is a granted directory.
+        let workspace = match (ready.start.session, ready.start.workspace) {
+            (Some(within), Workspace::Fresh) => Workspace::Session(within.session),
+            (_, workspace) => workspace,
+        };
         Ok(Self {
-            life: CellLife::new(cell, block, ready.limits, changes, WorkspaceLife::OutlivesCell),
+            life: CellLife::new(cell, block, ready.limits, ready.start.changes, workspace),
             kind,
             receipt,
             process,

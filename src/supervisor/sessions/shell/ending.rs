@@ -49,7 +49,7 @@ impl Shell {
 
     /// Returns the ends of the running calls: as reported, else as the supervisor knows them.
     fn last_ends(&mut self, mailbox: &mut Mailbox, used: Used) -> Vec<(CallId, Box<Ended>)> {
-        self.life.stop_watching_death();
+        self.life.death_check.end();
         if self.current.is_none() && self.jobs.is_empty() {
             return Vec::new();
         }

@@ -88,7 +88,7 @@ impl Shell {
     /// Ends the shell, and what runs in it.
     pub(crate) fn kill(&mut self, now: Instant) {
         if self.current.is_some() || !self.jobs.is_empty() {
-            self.life.watch_death(now);
+            self.life.death_check.begin(now);
         }
         self.life.kill(now);
     }
