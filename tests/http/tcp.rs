@@ -1,6 +1,6 @@
 //! MCP in lines over raw TCP, as clients of an older server speak it, and as web pages and strangers try to.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -67,8 +67,10 @@ impl Lines {
         let mut stream = self.connect();
         stream.write_all(bytes).unwrap_or_default();
         let mut all = Vec::new();
-        // A reset is an end too.
-        stream.read_to_end(&mut all).map(|_| ()).unwrap_or_default();
+        let end = stream.read_to_end(&mut all).map_err(|error| error.kind());
+        // A reset is an end too, but not a connection that stays open.
+        let is_open = matches!(end, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut));
+        assert!(!is_open, "the connection stays open");
         all
     }
 }

@@ -196,8 +196,8 @@ fn attacked(caller: &Caller, script: &str) -> Result<(String, u64, u64), Failed>
     let report = caller.json(&options, &["/usr/bin/python3", "-c", script])?;
     equal("held", memory(&report), HELD)?;
     let ended = format!("{} {}", text(&report, "outcome"), text(&report, "limit"));
-    let peak =
-        report.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64).unwrap_or_default();
+    let peak = report.pointer("/usage/peak_memory_bytes").and_then(Value::as_u64);
+    let peak = peak.ok_or("the report has no peak")?;
     let last = text(&report, "stdout").lines().last().and_then(|line| line.parse().ok());
     println!("{ended}: {last:?} bytes queued, {peak} bytes at most\n{}", text(&report, "stderr"));
     Ok((ended, last.unwrap_or_default(), peak))

@@ -154,8 +154,8 @@ fn receipt(caller: &Caller) -> Check {
     let lacks = receipt.get("lacks").and_then(Value::as_array).map_or(0, Vec::len);
     equal("a line for each namespace, and three", lacks, 11)?;
     let workspace = receipt.pointer("/configured/workspace").and_then(Value::as_str);
-    let told_place = format!("fresh, at {}", text(&report, "stdout").trim());
-    equal("where it works", workspace, Some(told_place.as_str()))?;
+    let expected_place = format!("fresh, at {}", text(&report, "stdout").trim());
+    equal("where it works", workspace, Some(expected_place.as_str()))?;
     let call = denials(&report);
     equal("what is refused is counted", call, vec![("fchmodat".to_owned(), 1)])
 }
