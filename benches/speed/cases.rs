@@ -97,7 +97,8 @@ pub fn egress(asked: &Asked, report: &mut Report) -> Result<()> {
                 config.chain(["serve", "--tools", "exec"]).chain(words.iter().copied()).collect();
             Client::start(&all).map(RefCell::new)
         };
-        let (without, again) = (start(&[])?, start(&[])?);
+        let without = start(&[])?;
+        let again = start(&[])?;
         let with = start(&["--egress", "example.org:443"])?;
         let command = json!({ "command": "true" });
         let ask = |client: &RefCell<Client>| Ok(client.borrow_mut().call("bash_exec", &command)?.0);
@@ -163,7 +164,8 @@ pub fn start(asked: &Asked, report: &mut Report) -> Result<()> {
 
 /// Scripts of a project: one among a thousand, its list, and the first call of a server.
 pub fn project(asked: &Asked, report: &mut Report) -> Result<()> {
-    let (small, large) = (made_project(1)?, made_project(1000)?);
+    let small = made_project(1)?;
+    let large = made_project(1000)?;
     let words = |held: &TempDir| {
         let project = held.path().to_string_lossy().into_owned();
         ["serve", "--toolchains", "none", "--project", &project].map(str::to_owned).to_vec()
@@ -187,7 +189,8 @@ pub fn project(asked: &Asked, report: &mut Report) -> Result<()> {
     let mut all = [
         bare("bare /bin/true", TRUE),
         Contender::new("every page of 1,000 tools", || {
-            let (mut took, mut params) = (Duration::ZERO, json!({ "limit": 200 }));
+            let mut took = Duration::ZERO;
+            let mut params = json!({ "limit": 200 });
             loop {
                 let (time, result) = many.borrow_mut().list("tools/list", &params)?;
                 took += time;

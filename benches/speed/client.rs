@@ -54,7 +54,8 @@ impl Client {
         self.next += 1;
         let request =
             json!({ "jsonrpc": "2.0", "id": self.next, "method": method, "params": params });
-        let (line, mut reply) = (format!("{request}\n"), String::new());
+        let line = format!("{request}\n");
+        let mut reply = String::new();
         let started = Instant::now();
         self.to.write_all(line.as_bytes())?;
         self.from.read_line(&mut reply)?;

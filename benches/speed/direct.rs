@@ -142,7 +142,9 @@ async fn call(link: &Link, grant: Grant) -> Result<Done> {
         async { tokio::join!(stdout.to_the_end(&listener), stderr.to_the_end(&listener)) };
     let (_, ended) = tokio::join!(streams, running.ended);
     let took = started.elapsed();
-    let (stdout, stderr, ended) = (stdout.into_captured(), stderr.into_captured(), ended?);
+    let stdout = stdout.into_captured();
+    let stderr = stderr.into_captured();
+    let ended = ended?;
     if ended.outcome == (Outcome::Exited { code: 0 }) {
         return Ok(Done { took, stdout });
     }
@@ -174,7 +176,9 @@ impl Direct {
         let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
         self.runtime.block_on(async {
             for _ in 0..clients {
-                let (link, grant, sender) = (self.link.clone(), grant.clone(), sender.clone());
+                let link = self.link.clone();
+                let grant = grant.clone();
+                let sender = sender.clone();
                 tokio::spawn(async move {
                     while started.elapsed() < time {
                         let done =

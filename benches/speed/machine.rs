@@ -102,7 +102,8 @@ struct Left {
 
 impl Left {
     fn now() -> Self {
-        let (mut namespaces, mut processes) = (BTreeSet::new(), 0);
+        let mut namespaces = BTreeSet::new();
+        let mut processes = 0;
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if !name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -152,11 +153,13 @@ pub fn memory(direct: &Direct, report: &mut Report) -> Result<()> {
     drop(client);
 
     settle();
-    let (before_slab, before) = (slab(), family_memory(std::process::id()));
+    let before_slab = slab();
+    let before = family_memory(std::process::id());
     let job = Job::bash(&["sleep", "30"]);
     let seen = direct.at_once(&job, 100, || (slab(), family_memory(std::process::id())))?;
     let (after_slab, after) = seen;
-    let (user, kernel) = (after.1.saturating_sub(before.1), after_slab.saturating_sub(before_slab));
+    let user = after.1.saturating_sub(before.1);
+    let kernel = after_slab.saturating_sub(before_slab);
     let text = format!(
         "{user} kB more in {} more processes, and {kernel} kB of slab: {} kB a call",
         after.0.saturating_sub(before.0),

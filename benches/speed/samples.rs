@@ -117,7 +117,8 @@ impl Table {
             "us", "p50", "p99", "min", "p50/", "p99/", "p50-"
         );
         for row in &self.rows {
-            let (p50, p99) = (row.median(), row.percentile(99));
+            let p50 = row.median();
+            let p99 = row.percentile(99);
             println!(
                 "{:<34} {:>9.0} {:>9.0} {:>9.0} {:>7.2} {:>7.2} {:>+9.0}",
                 row.name,

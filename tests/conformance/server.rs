@@ -113,8 +113,8 @@ fn asked(
     let row = fixture("rounds", name).ok_or_else(|| invalid("no rounds"))?;
     let rounds = row.get("rounds").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let at = state.map(opened).transpose()?.unwrap_or_default();
-    let (current, next) =
-        (requests(rounds.get(at), context)?, requests(rounds.get(at + 1), context)?);
+    let current = requests(rounds.get(at), context)?;
+    let next = requests(rounds.get(at + 1), context)?;
     let answered = responses.as_ref().is_some_and(|responses| {
         current.iter().all(|(key, request)| responses.get(key).is_some_and(|it| fits(request, it)))
     });

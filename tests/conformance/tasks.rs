@@ -113,9 +113,9 @@ async fn answers(context: &Context, count: usize) -> Result<CallToolResult, Erro
         "params": { "mode": "form", "message": "Really?", "requestedSchema": schema }
     });
     let question: InputRequest = typed(question)?;
-    let (one, two) = (candidate.ask(question.clone()), async {
-        if count > 1 { candidate.ask(question.clone()).await } else { Some(Value::Null) }
-    });
+    let one = candidate.ask(question.clone());
+    let two =
+        async { if count > 1 { candidate.ask(question.clone()).await } else { Some(Value::Null) } };
     match tokio::join!(one, two) {
         (Some(one), Some(two)) => Ok(text(format!("{one} {two}"))),
         _ => Ok(failed("cancelled")),

@@ -47,8 +47,8 @@ impl Canaries {
         mode(&directory.join("socket"), 0o777)?;
         let name = format!("canary-{}", caller.home.display());
         let hidden = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let (stream, datagram) =
-            (TcpListener::bind("127.0.0.1:0")?, { UdpSocket::bind("127.0.0.1:0")? });
+        let stream = TcpListener::bind("127.0.0.1:0")?;
+        let datagram = UdpSocket::bind("127.0.0.1:0")?;
         named.set_nonblocking(true)?;
         hidden.set_nonblocking(true)?;
         stream.set_nonblocking(true)?;

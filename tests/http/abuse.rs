@@ -100,7 +100,8 @@ fn texts_of_very_many_values_take_no_memory() {
 #[test]
 fn calls_of_one_client_leave_turns_and_places_for_another() {
     let server = with_tokens(&["--tools", "exec,shell"]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let headers = modern("bash_exec");
     let mut headers: Vec<(&str, &str)> =
         headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -139,7 +140,8 @@ fn calls_of_one_client_leave_turns_and_places_for_another() {
 #[test]
 fn shells_of_one_client_leave_room_for_another() {
     let server = with_tokens(&[]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let own = [("authorization", alice.as_str())];
     // Each session of MCP has a separate shell, and there are eight of those.
     for number in 0..10 {
@@ -156,7 +158,8 @@ fn shells_of_one_client_leave_room_for_another() {
 #[test]
 fn three_hundred_sessions_and_streams_of_one_client_leave_room_for_another() {
     let server = with_tokens(&[]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let own = [("authorization", alice.as_str())];
     let before = resident(&server);
     let opened: Vec<Answer> =
@@ -302,7 +305,8 @@ fn a_client_that_hangs_up_ends_its_call_in_the_newer_revision() {
 #[test]
 fn unread_answers_are_charged_and_leave_other_clients_their_memory() {
     let server = with_tokens(&["--tools", "exec,shell"]);
-    let (alice, bob) = (bearer(ALICE), bearer(BOB));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
     let body =
         json!({"command": "head -c 4M /dev/zero >f", "outputs": ["f"], "timeout_seconds": 200});
     let text = request("POST", "/run", &[JSON, ("authorization", &alice)], &body.to_string());

@@ -159,8 +159,8 @@ fn a_directory_for_commands_is_private_to_each_cell() {
     let granted = tempfile::tempdir().expect("a directory");
     std::fs::write(granted.path().join("mine"), "granted").expect("written");
     let socket = granted.path().with_extension("sock");
-    let (workspace, at) =
-        (granted.path().display().to_string(), format!("unix:{}", socket.display()));
+    let workspace = granted.path().display().to_string();
+    let at = format!("unix:{}", socket.display());
     let server = Server::start(&["--workspace", &workspace, "--http", &at]);
     let done = run(
         &server,

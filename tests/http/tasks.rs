@@ -161,8 +161,8 @@ fn the_task_of_one_token_is_unknown_to_another() {
     let bob = bearer(BOB);
     let id = begun(&server, &alice, "sleep 3; echo mine");
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
-        let (own, none) =
-            (ask(&server, &bob, method, &id), ask(&server, &bob, method, &"0".repeat(32)));
+        let own = ask(&server, &bob, method, &id);
+        let none = ask(&server, &bob, method, &"0".repeat(32));
         assert_eq!((&own["error"]["code"], &own), (&json!(-32602), &none), "{method}");
     }
     let task = ended(&server, &alice, &id);

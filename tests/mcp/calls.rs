@@ -22,8 +22,8 @@ async fn bad_arguments_are_a_result_that_names_the_field() {
     let answer = client.ask(call(1, "bash", json!({ "comand": "ls" }))).await;
     let known = "command, stdin, cwd, env, timeout, session, shell, restart, end, background, input, tty, \
                  max_output, head, tail, detail, description";
-    let (error, hint) =
-        ("bash: unknown field `comand`", format!("did you mean `command`? it takes {known}"));
+    let error = "bash: unknown field `comand`";
+    let hint = format!("did you mean `command`? it takes {known}");
     assert_eq!(
         answer["result"],
         json!({

@@ -101,8 +101,8 @@ fn the_server_releases_its_startup_memory() {
 #[test]
 fn pipes_take_no_thread_and_keep_their_flags() {
     let ((theirs, mut to), (from, written)) = (pipe(), pipe());
-    let (same_input, same_output) =
-        (theirs.try_clone().expect("a copy"), written.try_clone().expect("a copy"));
+    let same_input = theirs.try_clone().expect("a copy");
+    let same_output = written.try_clone().expect("a copy");
     let server = Server::start(theirs, written);
     assert_eq!(server.opened(&mut to, &mut BufReader::new(from)), 1);
     assert!(waits(&same_input) && waits(&same_output));

@@ -86,10 +86,8 @@ async fn a_long_call_becomes_a_task() {
 async fn what_ends_soon_is_answered_at_once() {
     let mut client = Client::start();
     for command in ["hello", "deny", "panic"] {
-        let (own, plain) = (
-            client.ask(knowing(script(1, command))).await,
-            client.ask(modern(script(1, command))).await,
-        );
+        let own = client.ask(knowing(script(1, command))).await;
+        let plain = client.ask(modern(script(1, command))).await;
         assert_eq!(own, plain);
         assert_ne!(own["result"]["resultType"], "task");
     }
@@ -140,8 +138,8 @@ async fn an_older_revision_has_no_tasks() {
 #[tokio::test(start_paused = true)]
 async fn a_finished_task_cannot_be_cancelled() {
     let mut client = Client::start();
-    let (waits, sleeps) =
-        (begun(&mut client, 1, "wait").await, begun(&mut client, 2, "sleep 100").await);
+    let waits = begun(&mut client, 1, "wait").await;
+    let sleeps = begun(&mut client, 2, "sleep 100").await;
     let running = client.ask(about("tasks/get", &waits)).await;
     assert_eq!(running["result"]["statusMessage"], "running for 0 s, 7 bytes of output so far");
     for _ in 0..2 {
@@ -259,8 +257,8 @@ async fn an_unclaimed_result_expires() {
 #[tokio::test(start_paused = true)]
 async fn a_call_without_end_is_ended_and_forgotten() {
     let mut client = Client::start();
-    let (waits, stuck) =
-        (begun(&mut client, 1, "wait").await, begun(&mut client, 2, "stuck").await);
+    let waits = begun(&mut client, 1, "wait").await;
+    let stuck = begun(&mut client, 2, "stuck").await;
     tokio::time::sleep(Duration::from_secs(4190)).await;
     for id in [&waits, &stuck] {
         assert_eq!(client.ask(about("tasks/get", id)).await["result"]["status"], "working");

@@ -151,8 +151,8 @@ fn scope_options(caller: &Caller) -> Check {
     let run = |options: &[&str]| caller.json(options, &["true"]);
     equal("without a need", memory(&run(&[])?), WATCHED)?;
     equal("with --memory", memory(&run(&["--memory", "64M"])?), HELD)?;
-    let (always, off) =
-        (configured(caller, "always", "always")?, configured(caller, "off", "off")?);
+    let always = configured(caller, "always", "always")?;
+    let off = configured(caller, "off", "off")?;
     let with = |directory: &str, options: &[&str]| -> Result<Value, Failed> {
         let mut command = caller.cofferdam(&["--config", directory, "run", "--json"]);
         command.args(options).args(["--", "true"]);

@@ -223,7 +223,8 @@ impl Tests {
             return;
         }
         for (name, test) in tests {
-            let (shared, test) = (Arc::clone(&self.shared), *test);
+            let shared = Arc::clone(&self.shared);
+            let test = *test;
             let title = format!("{module}::{name}");
             let trial = Trial::test(title.clone(), move || shared.run(&title, false, test));
             let kind = lacks.map(|lacks| format!("lacks {lacks}")).unwrap_or_default();

@@ -100,8 +100,8 @@ fn nothing(caller: &Caller) -> Check {
 }
 
 fn modes(caller: &Caller) -> Check {
-    let (one, other) =
-        (Peer::listen(caller, "servers", "a")?, Peer::listen(caller, "servers", "b")?);
+    let one = Peer::listen(caller, "servers", "a")?;
+    let other = Peer::listen(caller, "servers", "b")?;
     Peer::listen(caller, "servers", "c")?;
     let one = one.flag("skills");
     let other = other.flag("notes");

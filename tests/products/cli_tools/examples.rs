@@ -90,8 +90,8 @@ fn a_hundred_questions_at_once_are_all_answered() {
     }
     let configuration = tempfile::tempdir();
     let workspace = tempfile::tempdir();
-    let (configuration, workspace) =
-        (configuration.expect("a directory"), workspace.expect("a directory"));
+    let configuration = configuration.expect("a directory");
+    let workspace = workspace.expect("a directory");
     let tools = "schema = 1\n[tools]\non = [\"cli_dig\"]\n";
     std::fs::write(configuration.path().join("cofferdam.toml"), tools).expect("written");
     let Some(mut server) = in_front_of_the_lab(configuration.path(), workspace.path()) else {

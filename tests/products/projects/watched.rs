@@ -181,7 +181,8 @@ fn changed_resources_notify_their_subscribers() {
         let answer = server.answer(id);
         answer.get("error").map_or(Value::Null, |error| error["message"].clone())
     };
-    let (file, data) = ("file://./resources/r.txt", "file:///workspace/data/in/d.txt");
+    let file = "file://./resources/r.txt";
+    let data = "file:///workspace/data/in/d.txt";
     for uri in [file, data, "echo://said"] {
         assert_eq!(ask(&mut server, "resources/subscribe", uri), Value::Null, "{uri}");
     }

@@ -59,8 +59,8 @@ fn in_laboratory(
     let modes = Command::new("chmod").args(["-R", "u+rwX,go+rX,go-w"]).arg(&place).status();
     assert!(modes.expect("chmod").success());
     std::fs::write(&file, json!(requests).to_string()).expect("written");
-    let (config, audit) =
-        (scratch.path().join("configuration"), scratch.path().join("audit/log.jsonl"));
+    let config = scratch.path().join("configuration");
+    let audit = scratch.path().join("audit/log.jsonl");
     std::fs::create_dir(&config).expect("a directory");
     let keys = format!("schema = 1\n[audit]\nfile = {audit:?}\n[project]\n{keys}\n");
     std::fs::write(config.join("cofferdam.toml"), keys).expect("written");

@@ -203,8 +203,8 @@ impl Front {
                         .into_iter()
                         .map(|stream| std::io::read_to_string(std::fs::File::from(stream)));
                     let mut text = || texts.next().transpose().map_err(words);
-                    let (stdout, stderr) =
-                        (text()?.unwrap_or_default(), text()?.unwrap_or_default());
+                    let stdout = text()?.unwrap_or_default();
+                    let stderr = text()?.unwrap_or_default();
                     return Ok(Done { receipt: output, ended, stdout, stderr });
                 }
                 Event::Connection { .. } | Event::Logged { .. } => {}

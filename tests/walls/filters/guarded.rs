@@ -133,8 +133,8 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         Mediation::new(watched, names, Belongings::default(), Recording::Off).expect("a mediation")
     };
     let names = Some(GuardedNames { directory, named: &[], also: &[] });
-    let (making, both) =
-        (&[CallGroup::Names][..], &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..]);
+    let making = &[CallGroup::Names][..];
+    let both = &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..];
     let cells = [
         mediation(None, &[CallGroup::Epoll]),
         mediation(None, &[CallGroup::Inotify]),
