@@ -112,6 +112,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Returns true if the call can be made again once another has ended.
+    fn is_full_queue(&self) -> bool {
+        matches!(self, Self::QueueFull { .. })
+    }
+
     /// Returns the way out, if there is one. That of a denial is in the [`Denial`].
     fn hint(&self) -> Option<String> {
         match self {

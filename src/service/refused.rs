@@ -86,16 +86,10 @@ impl From<Failure> for Refused {
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Denied(denial) => denial.into(),
-            other @ (Refusal::QueueFull { .. }
-            | Refusal::Unrecorded(_)
-            | Refusal::Session(_)
-            | Refusal::Job(_)) => {
-                let hint = other.hint();
-                Self { hint, ..Self::failed(other.to_string()) }
-            }
+        if let Refusal::Denied(denial) = refusal {
+            return denial.into();
         }
+        Self { hint: refusal.hint(), ..Self::failed(refusal.to_string()) }
     }
 }
 

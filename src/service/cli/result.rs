@@ -130,29 +130,16 @@ impl ToolError {
 
 impl From<BadRequest> for ToolError {
     fn from(bad: BadRequest) -> Self {
-        let hint = match &bad {
-            BadRequest::Words(bad) => bad.hint(),
-            BadRequest::Call(_)
-            | BadRequest::TwoInputs { .. }
-            | BadRequest::NoInput { .. }
-            | BadRequest::Quotes { .. } => None,
-        };
-        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        let error = Self::new(ErrorType::ValidationError, format!("{bad}{hint}"));
-        match &bad {
-            BadRequest::Words(BadWords::Value { too_large: Some(large), .. }) => {
-                let error = error.with_suggestion(format!("Use /{} or smaller", large.prefix));
-                Self { facts: facts(large), ..error }
-            }
-            BadRequest::Words(BadWords::Value { elsewhere: true, .. }) => {
-                error.with_suggestion(advice::PERMISSION)
-            }
-            BadRequest::Words(_)
-            | BadRequest::Call(_)
-            | BadRequest::TwoInputs { .. }
-            | BadRequest::NoInput { .. }
-            | BadRequest::Quotes { .. } => error,
+        let invalid = |text: String| Self::new(ErrorType::ValidationError, text);
+        let BadRequest::Words(words) = &bad else { return invalid(bad.to_string()) };
+        let hint = words.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+        let error = invalid(format!("{bad}{hint}"));
+        if let BadWords::Value { too_large: Some(large), .. } = words {
+            let error = error.with_suggestion(format!("Use /{} or smaller", large.prefix));
+            return Self { facts: facts(large), ..error };
         }
+        let is_elsewhere = matches!(words, BadWords::Value { elsewhere: true, .. });
+        if is_elsewhere { error.with_suggestion(advice::PERMISSION) } else { error }
     }
 }
 

@@ -120,13 +120,8 @@ impl DeclaredCall<'_> {
                     false => result,
                 })
             }
-            Err(full @ Refusal::QueueFull { .. }) => Ok(exhausted(&full)),
-            Err(
-                refusal @ (Refusal::Denied(_)
-                | Refusal::Unrecorded(_)
-                | Refusal::Session(_)
-                | Refusal::Job(_)),
-            ) => Err(refusal.into()),
+            Err(refusal) if refusal.is_full_queue() => Ok(exhausted(&refusal)),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -176,18 +171,13 @@ fn has_no_result(outcome: &Outcome, retries: &Retries) -> bool {
     match outcome {
         Outcome::Exited { code } => retries.codes.contains(code),
         Outcome::Timeout | Outcome::Limit(_) => true,
-        Outcome::Failed(failure) => match failure {
+        Outcome::Failed(failure) => matches!(
+            failure,
             Failure::Busy { .. }
-            | Failure::Setup { .. }
-            | Failure::Unmeasured { .. }
-            | Failure::Network { .. } => true,
-            Failure::NotFound { .. }
-            | Failure::NotExecutable { .. }
-            | Failure::Cwd { .. }
-            | Failure::Supervisor
-            | Failure::Lost
-            | Failure::Refused { .. } => false,
-        },
+                | Failure::Setup { .. }
+                | Failure::Unmeasured { .. }
+                | Failure::Network { .. }
+        ),
         Outcome::Signaled { .. } | Outcome::Cancelled => false,
     }
 }

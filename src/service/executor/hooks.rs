@@ -5,10 +5,10 @@
 use serde_json::{Value, json};
 
 use super::commands::DeclaredCall;
+use crate::Report;
 use crate::cli::hooks::{self, Answer};
 use crate::cli::{self, BadRequest, DeclaredResult, ErrorType, ToolError};
 use crate::shell::{self, ScriptArgs};
-use crate::{Refusal, Report};
 use config::policy::Grant;
 use config::policy::hooks::{HookPoint, HookScript};
 use model::call::{Call, Correlation};
@@ -177,14 +177,9 @@ impl DeclaredCall<'_> {
         // On an empty workspace, whatever is granted.
         let options = self.workbench.options(Workspace::Fresh);
         let done = self.workbench.run(call, options, self.caller).await;
-        done.map_err(|refusal| match refusal {
-            full @ Refusal::QueueFull { .. } => {
-                ToolError::new(ErrorType::ResourceExhausted, full.in_full())
-            }
-            other @ (Refusal::Denied(_)
-            | Refusal::Unrecorded(_)
-            | Refusal::Session(_)
-            | Refusal::Job(_)) => bad(&other.in_full()),
+        done.map_err(|refusal| match refusal.is_full_queue() {
+            true => ToolError::new(ErrorType::ResourceExhausted, refusal.in_full()),
+            false => bad(&refusal.in_full()),
         })
     }
 

@@ -121,8 +121,7 @@ impl Scope {
             Some(profile) => DenialReport::of(denied, profile),
             None => self.denial(denied),
         };
-        let show =
-            Shown { characters: INLINE_CHARACTERS, lines: Wanted { head: None, tail: None } };
+        let show = Shown { characters: INLINE_CHARACTERS, lines: Wanted::default() };
         let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&report)).flatten();

@@ -137,32 +137,17 @@ impl CommandReport {
         let is_full = detail == Detail::Full || met || counts.truncated;
         let denials = Some(self.denials.as_slice());
         let session = self.session.as_ref().map(SessionReport::fields);
+        let (exit_code, signal, limit) = match self.ended.outcome {
+            Outcome::Exited { code } => (Some(code), None, None),
+            Outcome::Signaled { signal } => (None, Some(signal_name(signal)), None),
+            Outcome::Limit(kind) => (None, None, Some(kind.name())),
+            Outcome::Timeout | Outcome::Cancelled | Outcome::Failed(_) => (None, None, None),
+        };
         CommandFields {
             outcome: self.ended.outcome.name(),
-            exit_code: match self.ended.outcome {
-                Outcome::Exited { code } => Some(code),
-                Outcome::Signaled { .. }
-                | Outcome::Timeout
-                | Outcome::Limit(_)
-                | Outcome::Cancelled
-                | Outcome::Failed(_) => None,
-            },
-            signal: match self.ended.outcome {
-                Outcome::Signaled { signal } => Some(signal_name(signal)),
-                Outcome::Exited { .. }
-                | Outcome::Timeout
-                | Outcome::Limit(_)
-                | Outcome::Cancelled
-                | Outcome::Failed(_) => None,
-            },
-            limit: match self.ended.outcome {
-                Outcome::Limit(kind) => Some(kind.name()),
-                Outcome::Exited { .. }
-                | Outcome::Signaled { .. }
-                | Outcome::Timeout
-                | Outcome::Cancelled
-                | Outcome::Failed(_) => None,
-            },
+            exit_code,
+            signal,
+            limit,
             stdout: &self.stdout.text,
             stderr: &self.stderr.text,
             counts: is_full.then_some(counts),

@@ -24,14 +24,8 @@ impl CommandReport {
 
     /// Returns the way out of a failure.
     pub fn hint(&self) -> Option<&str> {
-        match &self.ended.outcome {
-            Outcome::Failed(failure) => failure.hint(),
-            Outcome::Exited { .. }
-            | Outcome::Signaled { .. }
-            | Outcome::Timeout
-            | Outcome::Limit(_)
-            | Outcome::Cancelled => None,
-        }
+        let Outcome::Failed(failure) = &self.ended.outcome else { return None };
+        failure.hint()
     }
 
     /// Describes how the command ended, and after how long.
