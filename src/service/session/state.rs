@@ -47,7 +47,7 @@ impl SessionState {
     }
 
     /// Records the end of a command.
-    pub fn record_end(&mut self, end: &Ended) {
+    pub(crate) fn record_end(&mut self, end: &Ended) {
         match &end.shell {
             ShellAfter::Kept { cwd } => {
                 self.started = true;
@@ -73,7 +73,7 @@ impl SessionState {
 
     /// Records the start of command number `turn` of its shell. Returns the end of the previous
     /// shell.
-    pub fn start_command(&mut self, turn: u64) -> Option<ShellLoss> {
+    pub(crate) fn start_command(&mut self, turn: u64) -> Option<ShellLoss> {
         if turn == 1 && self.started {
             // The shell had ended by itself, between two commands.
             self.end(ShellLoss::Meanwhile);
@@ -82,7 +82,7 @@ impl SessionState {
         self.lost.take()
     }
 
-    pub fn draining(&self) -> DrainingCommands {
+    pub(crate) fn draining(&self) -> DrainingCommands {
         self.draining.clone()
     }
 }
