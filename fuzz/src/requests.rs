@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gateway::intercept::{
     InterceptAuthority, Intercepted, Interception, PinnedRule, RequestEvents, RequestRule,
 };
-use gateway::refusal::Refusal;
+use gateway::refusal::NetworkRefusal;
 use model::egress::{EgressRule, HostPattern, HttpRule, PathPattern, Protocols, RequestPath};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -57,7 +57,7 @@ fn resolved(path: &str) -> Vec<String> {
 struct Untold;
 
 impl RequestEvents for Untold {
-    fn denied(&self, _: &str, _: Refusal) {}
+    fn denied(&self, _: &str, _: NetworkRefusal) {}
     fn answered(&self, _: &str, _: u16) {}
 }
 

@@ -34,7 +34,7 @@ pub use grants::{PinnedRule, RequestRule};
 pub(crate) use prepared::{CellRequests, Prepared};
 pub use secrets::SecretValue;
 
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 use request::{CellSeed, Destination};
 use tls::Handshakes;
 
@@ -59,7 +59,7 @@ pub enum InterceptError {
 /// Receives events about requests. `request` is the method and the URL without the query.
 pub trait RequestEvents: Send + Sync {
     /// Reports that a request was refused.
-    fn denied(&self, request: &str, refusal: Refusal);
+    fn denied(&self, request: &str, refusal: NetworkRefusal);
     /// Reports that a request was answered with this status.
     fn answered(&self, request: &str, status: u16);
 }
@@ -138,7 +138,7 @@ impl CellInterception {
         let Some(name) = client.name().filter(|name| destination.names.contains(name)) else {
             let name = client.name().unwrap_or_else(|| "no name".to_owned());
             let reason = format!("the address was resolved for {}", destination.names.join(", "));
-            events.denied(&format!("TLS for {name}"), Refusal::new(reason));
+            events.denied(&format!("TLS for {name}"), NetworkRefusal::new(reason));
             return Err(InterceptError::Denied);
         };
         let handshakes = self.handshakes.as_ref().ok_or(InterceptError::Denied)?;

@@ -25,7 +25,7 @@ use super::RequestEvents;
 use super::body::{AnswerBody, ScrubbedBody, SearchedBody, scrubbed_fields, text};
 use super::request::{CellSeed, Destination, end_to_end, misplaced};
 use super::traces::Traces;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Maximum size of the head of a request or answer, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -230,7 +230,7 @@ impl Exchange {
     }
 
     /// Answers a request that no rule grants.
-    fn denied(&self, shown: &str, refusal: Refusal) -> Response<AnswerBody> {
+    fn denied(&self, shown: &str, refusal: NetworkRefusal) -> Response<AnswerBody> {
         let mut text = format!("cofferdam: denied: {shown}; {}\n", refusal.reason);
         if let Some(grant) = &refusal.grant {
             text.push_str(&format!("hint: the operator can grant it: {grant}\n"));

@@ -3,7 +3,7 @@
 use model::egress::{EgressRule, PathPattern, RequestPath};
 
 use super::secrets::{Injection, SecretValue};
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Maximum number of characters of a path in a denial.
 const MAX_SHOWN: usize = 200;
@@ -85,9 +85,9 @@ pub(super) struct Readings {
 pub(super) fn granting<'a>(
     rules: impl IntoIterator<Item = &'a RequestRule>,
     readings: &Readings,
-) -> Result<&'a RequestRule, Refusal> {
+) -> Result<&'a RequestRule, NetworkRefusal> {
     let paths = readings.paths.iter().map(|path| RequestPath::parse(path));
-    let paths = paths.collect::<Result<Vec<_>, _>>().map_err(Refusal::new)?;
+    let paths = paths.collect::<Result<Vec<_>, _>>().map_err(NetworkRefusal::new)?;
     let mut refused = None;
     for rule in rules {
         match readings.judged_by(rule, &paths) {
@@ -96,7 +96,7 @@ pub(super) fn granting<'a>(
         }
     }
     let reason = refused.unwrap_or_else(|| "no rule".to_owned());
-    Err(Refusal { reason, grant: readings.grant() })
+    Err(NetworkRefusal { reason, grant: readings.grant() })
 }
 
 impl Readings {
@@ -169,7 +169,7 @@ mod tests {
         rules: &'a [RequestRule],
         method: &str,
         path: &str,
-    ) -> Result<&'a RequestRule, Refusal> {
+    ) -> Result<&'a RequestRule, NetworkRefusal> {
         granted(rules, &[method], &[path])
     }
 
@@ -177,7 +177,7 @@ mod tests {
         rules: &'a [RequestRule],
         methods: &[&str],
         paths: &[&str],
-    ) -> Result<&'a RequestRule, Refusal> {
+    ) -> Result<&'a RequestRule, NetworkRefusal> {
         let words = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect();
         super::granting(rules, &Readings { methods: words(methods), paths: words(paths) })
     }

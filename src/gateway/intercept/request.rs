@@ -11,7 +11,7 @@ use hyper::{Method, Request, Uri, Version};
 use super::grants::{PinnedRule, Readings, RequestRule, granting};
 use super::scan::Needles;
 use super::traces::Traces;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Headers that make some servers take a request for one of another method, as [`folded`] spells
 /// them.
@@ -192,19 +192,20 @@ impl Destination {
 
     /// Returns the host that a request is for. Every host that the request names must be the
     /// connection's.
-    fn host(&self, parts: &Parts) -> Result<&str, Refusal> {
+    fn host(&self, parts: &Parts) -> Result<&str, NetworkRefusal> {
         let mut hosts = parts.headers.get_all(header::HOST).iter();
         let host = hosts.next().map(|host| Authority::try_from(host.as_bytes()));
-        let host = host.transpose().map_err(|_| Refusal::new("the header Host is no host"))?;
+        let host =
+            host.transpose().map_err(|_| NetworkRefusal::new("the header Host is no host"))?;
         if hosts.next().is_some() {
-            return Err(Refusal::new("the header Host is there more than once"));
+            return Err(NetworkRefusal::new("the header Host is there more than once"));
         }
         if parts.uri.scheme().is_some_and(|scheme| *scheme != self.scheme()) {
-            return Err(Refusal::new("the URL has another scheme than the connection"));
+            return Err(NetworkRefusal::new("the URL has another scheme than the connection"));
         }
         let target = parts.uri.authority();
         let Some(first) = host.as_ref().or(target) else {
-            return Err(Refusal::new("the request names no host"));
+            return Err(NetworkRefusal::new("the request names no host"));
         };
         let name = self.names.iter().find(|name| self.is_named(first, name));
         match name.filter(|name| target.is_none_or(|target| self.is_named(target, name))) {
@@ -212,7 +213,7 @@ impl Destination {
             None => {
                 let other = target.unwrap_or(first);
                 let other: String = other.as_str().chars().take(100).collect();
-                Err(Refusal::new(format!(
+                Err(NetworkRefusal::new(format!(
                     "the request is for {other}, the connection for {}",
                     self.names.join(", ")
                 )))
@@ -222,15 +223,18 @@ impl Destination {
 
     /// Returns the methods and paths by which a server may read a request, those of the request
     /// line first.
-    fn readings(&self, parts: &Parts, host: &str) -> Result<Readings, Refusal> {
+    fn readings(&self, parts: &Parts, host: &str) -> Result<Readings, NetworkRefusal> {
         let mut methods = vec![parts.method.as_str().to_owned()];
         methods.extend(overriding(parts));
         if methods.iter().skip(1).any(|method| matches!(method.as_str(), "TRACE" | "CONNECT")) {
-            return Err(Refusal::new("CONNECT and TRACE are never allowed, by no other name"));
+            return Err(NetworkRefusal::new(
+                "CONNECT and TRACE are never allowed, by no other name",
+            ));
         }
         let mut paths = vec![parts.uri.path().to_owned()];
         for value in parts.headers.get_all(DESTINATION) {
-            let invalid = || Refusal::new("the header Destination names no path of the host");
+            let invalid =
+                || NetworkRefusal::new("the header Destination names no path of the host");
             let second = Uri::try_from(value.as_bytes()).map_err(|_| invalid())?;
             let is_here = second.authority().is_none_or(|it| self.is_named(it, host))
                 && second.scheme().is_none_or(|scheme| *scheme == self.scheme());
@@ -259,7 +263,7 @@ impl Destination {
         mut parts: Parts,
         cell: &CellSeed,
         version: Version,
-    ) -> Result<Outgoing, Refusal> {
+    ) -> Result<Outgoing, NetworkRefusal> {
         let host = self.host(&parts)?.to_owned();
         check_method(&parts)?;
         check_overrides(&parts.headers)?;
@@ -293,7 +297,10 @@ impl Destination {
                 .then(|| headers.insert(header::TE, HeaderValue::from_static("trailers")));
         } else {
             let host = HeaderValue::try_from(authority);
-            headers.insert(header::HOST, host.map_err(|_| Refusal::new("the name is no host"))?);
+            headers.insert(
+                header::HOST,
+                host.map_err(|_| NetworkRefusal::new("the name is no host"))?,
+            );
         }
         Ok(Outgoing { method: parts.method, uri, headers })
     }
@@ -319,30 +326,35 @@ impl Outgoing {
 }
 
 /// Builds the target: absolute for HTTP/2, which turns it into pseudo-headers, otherwise the path.
-fn target(scheme: &Scheme, authority: &str, path: &str, version: Version) -> Result<Uri, Refusal> {
+fn target(
+    scheme: &Scheme,
+    authority: &str,
+    path: &str,
+    version: Version,
+) -> Result<Uri, NetworkRefusal> {
     let uri = Uri::builder().path_and_query(path);
     let uri = match version == Version::HTTP_2 {
         true => uri.scheme(scheme.clone()).authority(authority),
         false => uri,
     };
-    uri.build().map_err(|_| Refusal::new("the URL cannot be written"))
+    uri.build().map_err(|_| NetworkRefusal::new("the URL cannot be written"))
 }
 
 /// Refuses methods and upgrades that would make the connection a tunnel, and TRACE, which returns
 /// the request's headers.
-fn check_method(parts: &Parts) -> Result<(), Refusal> {
+fn check_method(parts: &Parts) -> Result<(), NetworkRefusal> {
     if parts.method == Method::CONNECT {
-        return Err(Refusal::new("CONNECT is never allowed where requests are read"));
+        return Err(NetworkRefusal::new("CONNECT is never allowed where requests are read"));
     }
     if parts.method == Method::TRACE {
-        return Err(Refusal::new("TRACE is never allowed: it returns credentials"));
+        return Err(NetworkRefusal::new("TRACE is never allowed: it returns credentials"));
     }
     let upgrades = parts.headers.get_all(header::UPGRADE).iter();
     // Clients offer h2c to any server, and a server may ignore it.
     let is_other =
         |value: &HeaderValue| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"h2c");
     if upgrades.into_iter().any(is_other) {
-        return Err(Refusal::new(
+        return Err(NetworkRefusal::new(
             "an upgrade, as of WebSocket, is never allowed where requests are read",
         ));
     }
@@ -367,11 +379,13 @@ fn folded(name: &[u8]) -> String {
 }
 
 /// Refuses headers that could make a server take the request for one of another target.
-fn check_overrides(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_overrides(headers: &HeaderMap) -> Result<(), NetworkRefusal> {
     let overrides =
         |name: &&HeaderName| TARGET_HEADERS.contains(&folded(name.as_str().as_bytes()).as_str());
     match headers.keys().find(overrides) {
-        Some(name) => Err(Refusal::new(format!("the header {name} could name another target"))),
+        Some(name) => {
+            Err(NetworkRefusal::new(format!("the header {name} could name another target")))
+        }
         None => Ok(()),
     }
 }
@@ -416,7 +430,7 @@ fn method(text: &[u8]) -> String {
 
 /// Refuses a request with a placeholder in its target or headers. The placeholder of the rule's
 /// secret has been replaced by now.
-fn check_placeholders(parts: &Parts, cell: &CellSeed) -> Result<(), Refusal> {
+fn check_placeholders(parts: &Parts, cell: &CellSeed) -> Result<(), NetworkRefusal> {
     let target = parts.uri.to_string();
     if cell.marks.are_in(target.as_bytes()) || cell.marks.are_in(&percent_decoded(&target)) {
         return Err(misplaced("the URL"));
@@ -425,7 +439,7 @@ fn check_placeholders(parts: &Parts, cell: &CellSeed) -> Result<(), Refusal> {
 }
 
 /// Refuses headers or trailers that hold a placeholder.
-pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), Refusal> {
+pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), NetworkRefusal> {
     let holds = |name: &HeaderName, value: &HeaderValue| {
         let texts = [name.as_str().as_bytes(), value.as_bytes()];
         texts.iter().any(|text| cell.marks.are_in(text))
@@ -438,8 +452,8 @@ pub(super) fn check_fields(fields: &HeaderMap, cell: &CellSeed) -> Result<(), Re
 }
 
 /// Makes the refusal of a placeholder where no secret is put in.
-pub(super) fn misplaced(place: &str) -> Refusal {
-    Refusal::new(format!(
+pub(super) fn misplaced(place: &str) -> NetworkRefusal {
+    NetworkRefusal::new(format!(
         "{place} holds the placeholder of a secret, which only its rule's header may hold, over verified TLS"
     ))
 }

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::scan::Needles;
 use super::traces::Traces;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Allowed length of a secret: a shorter one would be found in texts by chance.
 const ALLOWED_BYTES: std::ops::RangeInclusive<usize> = 8..=4096;
@@ -134,11 +134,11 @@ impl Injection {
         headers: &mut HeaderMap,
         seed: &[u8; 16],
         placeholders: &Needles,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, NetworkRefusal> {
         let mut values = headers.get_all(&self.header).iter();
         let Some(value) = values.next() else { return Ok(false) };
         if values.next().is_some() {
-            return Err(Refusal::new(format!(
+            return Err(NetworkRefusal::new(format!(
                 "the header {} is there more than once",
                 self.header
             )));
@@ -148,8 +148,9 @@ impl Injection {
         }
         let placeholder = model::egress::placeholder(&self.name, seed);
         let put = self.replaced(value.as_bytes(), placeholder.as_bytes());
-        let put = put.ok_or_else(|| Refusal::new(self.misplaced()))?;
-        let mut put = HeaderValue::from_bytes(&put).map_err(|_| Refusal::new(self.misplaced()))?;
+        let put = put.ok_or_else(|| NetworkRefusal::new(self.misplaced()))?;
+        let mut put =
+            HeaderValue::from_bytes(&put).map_err(|_| NetworkRefusal::new(self.misplaced()))?;
         // Keeps HPACK from indexing the value, and `Debug` from printing it.
         put.set_sensitive(true);
         headers.insert(&self.header, put);

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 use model::egress::frames::CallId;
 use model::egress::{Denied, EgressLimits, SessionUse, TALLY_ROWS, Tally, TallyRow};
 
@@ -118,7 +118,7 @@ impl Account {
     ///
     /// # Errors
     /// The limit that is reached.
-    pub(crate) fn check_room(&self, call: CallId) -> Result<(), Refusal> {
+    pub(crate) fn check_room(&self, call: CallId) -> Result<(), NetworkRefusal> {
         self.check_bytes_left(call, Direction::Sent, 1)?;
         self.check_bytes_left(call, Direction::Received, 1)?;
         let open = self.calls.values().map(|account| account.open).fold(0, u32::saturating_add);
@@ -138,10 +138,10 @@ impl Account {
         call: CallId,
         direction: Direction,
         bytes: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NetworkRefusal> {
         if !self.calls.contains_key(&call) {
             let reason = "its call has ended, and another has begun".to_owned();
-            return Err(Refusal::new(reason));
+            return Err(NetworkRefusal::new(reason));
         }
         if self.left_of_call(call, direction) < bytes {
             return Err(limit(match direction {
@@ -162,7 +162,7 @@ impl Account {
     ///
     /// # Errors
     /// Same as [`Self::check_room`]; no slot is taken then.
-    pub(crate) fn take_slot(&mut self, call: CallId) -> Result<(), Refusal> {
+    pub(crate) fn take_slot(&mut self, call: CallId) -> Result<(), NetworkRefusal> {
         self.check_room(call)?;
         let account = self.calls.entry(call).or_default();
         account.open = account.open.saturating_add(1);
@@ -291,14 +291,14 @@ impl Account {
     }
 
     /// Counts a refusal for a call.
-    pub(crate) fn count_denied(&mut self, call: CallId, to: String, refusal: Refusal) {
+    pub(crate) fn count_denied(&mut self, call: CallId, to: String, refusal: NetworkRefusal) {
         self.session.denied = self.session.denied.saturating_add(1);
         let Some(CallAccount { tally, .. }) = self.calls.get_mut(&call) else { return };
         let mut known = tally.denied.iter_mut();
         if let Some(known) = known.find(|known| known.to == to && known.why == refusal.reason) {
             known.count = known.count.saturating_add(1);
         } else if tally.denied.len() < TALLY_ROWS {
-            let Refusal { reason, grant } = refusal;
+            let NetworkRefusal { reason, grant } = refusal;
             tally.denied.push(Denied { to, why: reason, count: 1, grant });
         } else {
             tally.more = tally.more.saturating_add(1);
@@ -324,8 +324,8 @@ impl CallAccount {
     }
 }
 
-fn limit(key: &str) -> Refusal {
-    Refusal::new(format!("limit of the profile: {key}"))
+fn limit(key: &str) -> NetworkRefusal {
+    NetworkRefusal::new(format!("limit of the profile: {key}"))
 }
 
 fn bounded(bytes: u64) -> usize {
@@ -340,8 +340,8 @@ mod tests {
         Entry { call, to: "a.org:443".to_owned(), rule: "web".to_owned() }
     }
 
-    fn refusal() -> Refusal {
-        Refusal::new("no rule")
+    fn refusal() -> NetworkRefusal {
+        NetworkRefusal::new("no rule")
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::stack::{CellStream, Ends, MAX_CONNECTIONS, Reuse, Stack, lock};
 use super::traffic::{CellTraffic, ConnectionRecord};
 use super::unsent::UnsentGuard;
 use crate::intercept::CellRequests;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Maximum pending connects; further SYNs are dropped and retransmitted by the cell.
 pub(super) const MAX_CONNECTING: usize = 512;
@@ -176,7 +176,13 @@ impl Connections {
     }
 
     /// Counts a refusal and reports it to the cell.
-    fn refuse(&self, opening: &Opening, call: CallId, name: Option<String>, refusal: Refusal) {
+    fn refuse(
+        &self,
+        opening: &Opening,
+        call: CallId,
+        name: Option<String>,
+        refusal: NetworkRefusal,
+    ) {
         self.traffic.deny(call, Protocol::Tcp, opening.ends.remote, name, refusal);
         self.undelivered(opening, Undelivered::Denied);
     }
@@ -196,7 +202,7 @@ impl Connections {
             // No answer, as from a network that drops the packets.
             Err(_) => return Some(ConnectionEnd::Timeout),
             Ok(Err(NoSocket::Refused(reason))) => {
-                self.refuse(opening, call, None, Refusal::new(reason));
+                self.refuse(opening, call, None, NetworkRefusal::new(reason));
                 return None;
             }
             Ok(Err(NoSocket::NoRoute(errno))) => {
@@ -286,7 +292,7 @@ impl Connections {
         }
         // A firewall of the host, Landlock, or no free ports or descriptors.
         let reason = format!("the host refuses to connect: {}", errno.desc());
-        self.refuse(opening, call, None, Refusal::new(reason));
+        self.refuse(opening, call, None, NetworkRefusal::new(reason));
         None
     }
 
@@ -302,34 +308,34 @@ impl Connections {
         host: &TcpStream,
         allowed: &Allowed,
         to: SocketAddr,
-    ) -> Result<RelayMode, Refusal> {
+    ) -> Result<RelayMode, NetworkRefusal> {
         let reads = allowed.named.iter().any(|named| self.intercepts(named));
         if allowed.open.is_some() && !reads {
             return Ok(RelayMode::Opaque);
         }
         let first = timeout(FIRST_BYTES_TIMEOUT, first_bytes(cell, host)).await;
-        let first = first.map_err(|_| Refusal::new("nothing was said that names a host"))?;
+        let first = first.map_err(|_| NetworkRefusal::new("nothing was said that names a host"))?;
         let strict = CLIENT_FIRST_PORTS.contains(&to.port()) || reads;
         let is_http = matches!(first, First::Flight(FirstFlight::Http(_)));
         let name = match first {
             First::Server if strict => {
-                return Err(Refusal::new("the server spoke first on a port of TLS or HTTP"));
+                return Err(NetworkRefusal::new("the server spoke first on a port of TLS or HTTP"));
             }
             First::Flight(FirstFlight::Other) if strict => {
-                return Err(Refusal::new("neither TLS nor HTTP on a port of TLS or HTTP"));
+                return Err(NetworkRefusal::new("neither TLS nor HTTP on a port of TLS or HTTP"));
             }
             First::Server | First::Flight(FirstFlight::Other) => return Ok(RelayMode::Opaque),
             First::Flight(FirstFlight::Tls(name)) => {
-                name.ok_or_else(|| Refusal::new("TLS without a server name"))?
+                name.ok_or_else(|| NetworkRefusal::new("TLS without a server name"))?
             }
             First::Flight(FirstFlight::Http(name)) => {
-                name.ok_or_else(|| Refusal::new("a request without one plain Host"))?
+                name.ok_or_else(|| NetworkRefusal::new("a request without one plain Host"))?
             }
             First::Flight(FirstFlight::Http2) => {
-                return Err(Refusal::new("HTTP/2 without TLS is not read"));
+                return Err(NetworkRefusal::new("HTTP/2 without TLS is not read"));
             }
             First::Flight(FirstFlight::More | FirstFlight::Malformed) => {
-                return Err(Refusal::new("TLS or HTTP that cannot be read"));
+                return Err(NetworkRefusal::new("TLS or HTTP that cannot be read"));
             }
         };
         let is = |named: &&Named| named.names.contains(&name);
@@ -344,7 +350,7 @@ impl Connections {
             (None, None) => {
                 let reason =
                     format!("the connection is for {name}, which was not resolved to {}", to.ip());
-                Err(Refusal::new(reason))
+                Err(NetworkRefusal::new(reason))
             }
         }
     }

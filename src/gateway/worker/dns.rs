@@ -28,7 +28,7 @@ use super::dns_message::{
 use super::packet::{self, MTU, RESOLVER};
 use super::stack::{CellStream, lock};
 use super::traffic::{CellTraffic, audit_line, milliseconds_since};
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Port of resolvers.
 pub(crate) const PORT: u16 = 53;
@@ -149,7 +149,7 @@ impl Resolver {
             return Answer::empty(Rcode::NOERROR);
         }
         if !TYPES.contains(&question.qtype()) {
-            let refusal = Refusal::new("a question of a type that is not forwarded");
+            let refusal = NetworkRefusal::new("a question of a type that is not forwarded");
             return self.prohibited(&name, refusal, Rcode::NOTIMP);
         }
         if let Some(local) = self.local(&name, question) {
@@ -209,7 +209,7 @@ impl Resolver {
         if kept == 0 && dropped > 0 {
             let reason = "its addresses are never reached, or private".to_owned();
             let grant = Some(format!("[[egress]] hosts = [\"{name}\"], nets = [its network]"));
-            return self.prohibited(name, Refusal { reason, grant }, Rcode::NOERROR);
+            return self.prohibited(name, NetworkRefusal { reason, grant }, Rcode::NOERROR);
         }
         // The SOA record says for how long an absence may be cached.
         let absences = upstream.authorities.into_iter();
@@ -218,7 +218,7 @@ impl Resolver {
     }
 
     /// Counts a refusal and returns the answer that explains it (RFC 8914).
-    fn prohibited(&self, name: &str, refusal: Refusal, code: Rcode) -> Answer {
+    fn prohibited(&self, name: &str, refusal: NetworkRefusal, code: Rcode) -> Answer {
         let text = match &refusal.grant {
             Some(grant) => format!("{}; {grant}", refusal.reason),
             None => refusal.reason.clone(),
@@ -383,14 +383,14 @@ enum Unresolved {
     /// No resolver answered.
     Silent,
     /// A limit of the call is reached.
-    Over(Refusal),
+    Over(NetworkRefusal),
 }
 
 /// Why the exchange with one resolver failed.
 #[derive(Debug)]
 enum ExchangeError {
     Io,
-    Over(Refusal),
+    Over(NetworkRefusal),
 }
 
 impl From<io::Error> for ExchangeError {

@@ -26,7 +26,7 @@ use super::sockets::NoSocket;
 use super::stack::{self, lock};
 use super::traffic::{CellTraffic, ConnectionRecord};
 use super::unsent::UnsentGuard;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Maximum number of flows of a cell.
 pub(crate) const MAX_FLOWS: usize = 256;
@@ -214,7 +214,7 @@ impl Flows {
             }
             NoSocket::Failed(errno) => format!("the host refuses to send: {}", errno.desc()),
         };
-        self.traffic.deny(call, flow.protocol(), flow.remote, None, Refusal::new(reason));
+        self.traffic.deny(call, flow.protocol(), flow.remote, None, NetworkRefusal::new(reason));
         Undelivered::Denied
     }
 

@@ -8,7 +8,7 @@ use model::egress::never::{self, NAMED_PORTS};
 use model::egress::{Egress, EgressRule, HostPattern, NetworkClass, Only, Protocol, grant};
 
 use super::packet::{CELL, GATEWAY, RESOLVER};
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Maximum number of addresses whose names are remembered.
 pub(crate) const MAX_PINS: usize = 4_096;
@@ -51,7 +51,7 @@ impl Allowed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     Allowed(Allowed),
-    Refused(Refusal),
+    Refused(NetworkRefusal),
 }
 
 /// Rules of a profile, the narrowing of a call, and the names that the cell resolved.
@@ -135,9 +135,9 @@ impl Judge {
     }
 
     /// Decides whether a name, in lower case and without a trailing dot, may be resolved.
-    pub(crate) fn resolves(&self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn resolves(&self, name: &str) -> Result<(), NetworkRefusal> {
         if let Some(reason) = never::name(name) {
-            return Err(Refusal::new(format!("never reached: {reason}")));
+            return Err(NetworkRefusal::new(format!("never reached: {reason}")));
         }
         let only = self.only.as_ref();
         let usable = self.egress.rules.iter().filter(|rule| in_call(only, &rule.id));
@@ -148,10 +148,13 @@ impl Judge {
             return Ok(());
         }
         if only.is_some() && (any || self.egress.rules.iter().any(|rule| names(rule, name))) {
-            return Err(Refusal::new("not what this call may reach"));
+            return Err(NetworkRefusal::new("not what this call may reach"));
         }
         let port = Some(443);
-        Err(Refusal { reason: "no rule has this name".to_owned(), grant: Some(grant(name, port)) })
+        Err(NetworkRefusal {
+            reason: "no rule has this name".to_owned(),
+            grant: Some(grant(name, port)),
+        })
     }
 
     /// Decides whether an address may be returned for a name that may be resolved. The caller has
@@ -278,7 +281,7 @@ fn by_class(
 }
 
 fn refused(reason: String, grant: Option<String>) -> Decision {
-    Decision::Refused(Refusal { reason, grant })
+    Decision::Refused(NetworkRefusal { reason, grant })
 }
 
 /// Returns true if the rule is for this protocol and port.

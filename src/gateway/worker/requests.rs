@@ -20,7 +20,7 @@ use super::judge::Allowed;
 use super::stack::{CellStream, Ready, lock};
 use super::traffic::{CellTraffic, ConnectionRecord, audit_line};
 use crate::intercept::RequestEvents;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 impl Connections {
     /// Judges and relays the requests of a connection until either side ends it.
@@ -183,7 +183,7 @@ impl Events {
 }
 
 impl RequestEvents for Events {
-    fn denied(&self, request: &str, refusal: Refusal) {
+    fn denied(&self, request: &str, refusal: NetworkRefusal) {
         lock(&self.traffic.account).count_denied(self.call, request.to_owned(), refusal);
         self.audit(request, ConnectionEnd::Denied);
     }

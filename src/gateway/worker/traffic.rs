@@ -18,7 +18,7 @@ use super::sockets::SocketSource;
 use super::stack::{Link, lock};
 use super::unsent::Unsent;
 use crate::cells::CurrentCall;
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 /// Total time in which a frame for the gateway must find room on the link. The supervisor waits 200
 /// ms.
@@ -151,7 +151,7 @@ impl CellTraffic {
         protocol: Protocol,
         to: SocketAddr,
         name: Option<String>,
-        refusal: Refusal,
+        refusal: NetworkRefusal,
     ) {
         let shown = match protocol {
             Protocol::Icmp => to.ip().to_string(),

@@ -25,7 +25,7 @@ use crate::intercept::{
     ByteStream, CellInterception, InterceptAuthority, Intercepted, Interception, PinnedRule,
     RequestEvents, RequestRule, SecretValue,
 };
-use crate::refusal::Refusal;
+use crate::refusal::NetworkRefusal;
 
 pub(super) const SEED: [u8; 16] = *b"0123456789abcdef";
 pub(super) const SECRET: &str = "ghp_Real/Value+42";
@@ -45,7 +45,7 @@ pub(super) struct Seen {
 pub(super) struct RecordedEvents(pub(super) Mutex<Vec<String>>);
 
 impl RequestEvents for RecordedEvents {
-    fn denied(&self, request: &str, refusal: Refusal) {
+    fn denied(&self, request: &str, refusal: NetworkRefusal) {
         self.0.lock().expect("no panic").push(format!("{request}; {}", refusal.reason));
     }
 
