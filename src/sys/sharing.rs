@@ -1,16 +1,17 @@
-//! A child that shares its parent's memory until it execs, as with vfork(2).
+//! Children that share their parent's memory until they exec, as with vfork(2), or until they end.
 //!
 //! execve(2) of a forked process frees the copied memory before the new program runs, which is half
 //! of its cost. Shared memory is freed later, when the parent ends.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use nix::sys::signal::Signal;
 
 use super::Result;
-use super::process::exit_now;
+use super::process::{Child, exit_now, set_death_signal, signal, wait};
 
 /// Size of the child's stack; only touched pages take memory.
 const SIZE: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(256 * 1024 - 1);
@@ -99,12 +100,89 @@ extern "C" fn first<F: FnOnce()>(body: *mut libc::c_void) -> libc::c_int {
     exit_now(0)
 }
 
+/// A child in a new user namespace that does nothing. Dropping it kills the child and waits for its end.
+#[derive(Debug)]
+pub struct NamespaceHolder {
+    child: Child,
+    /// In use until the child has ended.
+    _stack: Stack,
+}
+
+impl NamespaceHolder {
+    /// Clones the child. If this process ends first, so does the child, which has copies of its descriptors.
+    ///
+    /// # Errors
+    /// The errno of mmap(2), mprotect(2) or clone(2).
+    pub fn start() -> Result<Self> {
+        let stack = Stack::new()?;
+        let parent = std::ptr::without_provenance_mut(nix::unistd::getpid().as_raw() as usize);
+        let mut pidfd: libc::c_int = -1;
+        let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::CLONE_PIDFD | libc::SIGCHLD;
+        // SAFETY: the stack is writable memory that only the child uses, and it outlives the child: dropping this value
+        // waits for its end. The child makes system calls alone, and changes no memory that this process uses.
+        let pid = unsafe { libc::clone(pause, stack.top(), flags, parent, &raw mut pidfd) };
+        let pid = Errno::result(pid)?;
+        // SAFETY: the kernel stored a new descriptor there that has no other owner (CLONE_PIDFD).
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        Ok(Self { child: Child { pid, pidfd }, _stack: stack })
+    }
+
+    /// Returns the child's pid.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
+    /// Kills the child without waiting for its end.
+    ///
+    /// # Errors
+    /// The errno of pidfd_send_signal(2).
+    pub fn kill(&self) -> Result<()> {
+        signal(&self.child.pidfd, Signal::SIGKILL)
+    }
+}
+
+impl Drop for NamespaceHolder {
+    fn drop(&mut self) {
+        // Both calls fail only if the child has ended already.
+        self.kill().unwrap_or_default();
+        wait(&self.child.pidfd).unwrap_or_default();
+    }
+}
+
+/// Waits to be killed. The argument is the parent's pid.
+extern "C" fn pause(parent: *mut libc::c_void) -> libc::c_int {
+    let tied = set_death_signal(Signal::SIGKILL);
+    if tied.is_err() || nix::unistd::getppid().as_raw() as usize != parent.addr() {
+        exit_now(1);
+    }
+    loop {
+        nix::unistd::pause();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
     use crate::process::{self, Side};
+
+    #[test]
+    fn a_holder_has_another_user_namespace_until_it_is_dropped() -> Result<()> {
+        let link = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+        // Some machines refuse namespaces to ordinary users.
+        let holder = match NamespaceHolder::start() {
+            Err(Errno::EPERM | Errno::ENOSPC) => return Ok(()),
+            started => started?,
+        };
+        let pid = holder.pid().to_string();
+        let inside = link(&pid);
+        assert!(inside.is_some() && inside != link("self"));
+        drop(holder);
+        assert_eq!(link(&pid), None);
+        Ok(())
+    }
 
     /// Forks first: the child then calls `run`, so this test process becomes the parent of the
     /// sharing child.

@@ -5,13 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, fstat};
 
 use cell::ids::{cell_id, write_map};
 use cell::slot::Slot;
 use sys::mount::{Reach, clone_held, set_idmap};
-use sys::process::{self, Child, Side};
+use sys::sharing::NamespaceHolder;
 
 /// Host ids of cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +41,8 @@ pub(crate) struct OwnerMaps {
     /// The owner that the namespaces map; those of the owner before are closed.
     owner: (u32, u32),
     by_host_id: BTreeMap<u32, OwnedFd>,
-    /// Processes that were made for namespaces and killed. They end while mounts are made.
-    ending: Vec<Child>,
+    /// Processes that the namespaces were made with and that were killed. They end while mounts are made.
+    ending: Vec<NamespaceHolder>,
 }
 
 impl OwnerMaps {
@@ -62,23 +61,18 @@ impl OwnerMaps {
 
     /// Makes a user namespace for each host id, which maps the owner on disk to it. Only the descriptors are needed.
     fn mappings(&mut self, host_ids: &[u32]) -> Result<Vec<OwnedFd>, Errno> {
-        let mut children = Vec::with_capacity(host_ids.len());
         let owner = self.owner;
+        let mut holders = Vec::with_capacity(host_ids.len());
         let mapping = |host_id: &u32| {
-            let child = paused_in_new_namespace()?;
-            let pid = child.pid;
-            children.push(child);
-            hold_mapped(pid, owner, *host_id)
+            let holder = NamespaceHolder::start()?;
+            let held = hold_mapped(holder.pid(), owner, *host_id);
+            holders.push(holder);
+            held
         };
         let held: Result<Vec<OwnedFd>, Errno> = host_ids.iter().map(mapping).collect();
         // All of them first: waiting for one after the other would take longer than all the rest.
-        let mut killed = Ok(());
-        for child in children {
-            match process::signal(&child.pidfd, Signal::SIGKILL) {
-                Ok(()) => self.ending.push(child),
-                Err(errno) => killed = Err(errno),
-            }
-        }
+        let killed: Result<(), Errno> = holders.iter().try_for_each(NamespaceHolder::kill);
+        self.ending.extend(holders);
         killed?;
         held
     }
@@ -106,33 +100,6 @@ pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
     let owner = fstat(held)?;
     let owner = (owner.st_uid, owner.st_gid);
     OwnerMaps::default().show_as(&clone_held(held)?, owner, host_id, 0)
-}
-
-impl Drop for OwnerMaps {
-    fn drop(&mut self) {
-        for child in &self.ending {
-            // Fails only if the child was waited for already.
-            process::wait(&child.pidfd).unwrap_or_default();
-        }
-    }
-}
-
-/// Clones a process into a new user namespace, where it waits to be killed. If this process ends first, so does the
-/// clone, which has copies of its descriptors.
-fn paused_in_new_namespace() -> Result<Child, Errno> {
-    let parent = nix::unistd::getpid();
-    match process::clone3(libc::CLONE_NEWUSER, None)? {
-        Side::Parent(child) => Ok(child),
-        Side::Child => {
-            let tied = process::set_death_signal(Signal::SIGKILL);
-            if tied.is_err() || nix::unistd::getppid() != parent {
-                process::exit_now(1);
-            }
-            loop {
-                nix::unistd::pause();
-            }
-        }
-    }
 }
 
 fn hold_mapped(pid: i32, (uid, gid): (u32, u32), host_id: u32) -> Result<OwnedFd, Errno> {
