@@ -89,7 +89,8 @@ fn start(caller: &Caller) -> Check {
 /// Slots of the server whose start with tool chains is counted: for root each has its own mounts.
 const SLOTS: u16 = 8;
 
-/// Counts the processes and mounts that a start makes where a repository and tool chains are granted.
+/// Counts the processes and mounts that a start makes where a repository and tool chains are granted, and the system
+/// calls before it answers.
 fn start_with_tool_chains(caller: &Caller) -> Check {
     // Not below /tmp, which cells do not see.
     let home = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
@@ -128,13 +129,15 @@ fn start_with_tool_chains(caller: &Caller) -> Check {
     )?;
     let processes = traced.count_until_ready(&["clone", "clone3", "fork", "vfork"])?;
     let mounts = traced.count_until_ready(&["mount", "move_mount"])?;
+    let calls = traced.count(&[traced.front_end()?], None, 0)?;
     traced.client.close()?;
     let who = match caller.who {
         Who::Root => "root",
         Who::User => "a user",
     };
     keeps(&format!("start of {who} with tool chains: processes"), processes)?;
-    keeps(&format!("start of {who} with tool chains: mounts"), mounts)
+    keeps(&format!("start of {who} with tool chains: mounts"), mounts)?;
+    keeps(&format!("start of {who} with tool chains: system calls"), calls)
 }
 
 /// Counts what front end and supervisor do for a command in a running shell.

@@ -2,8 +2,8 @@
 //!
 //! `schema` defines the TOML, a `layer` is one file, and `resolve` makes a
 //! [`model::profile::Profile`] of a chain of files that extend each other. `set` has all profiles,
-//! and `shipped` those that are compiled in; each is parsed on first use. `toolchains` is the table
-//! of tool chains outside of `/usr`.
+//! and `shipped` those that are compiled in; each is parsed on first use, or decoded if every start
+//! needs it. `toolchains` is the table of tool chains outside of `/usr`.
 //!
 //! *Invariant:* this module does no I/O. `directory` reads the files.
 
