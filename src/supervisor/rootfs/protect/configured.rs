@@ -1,7 +1,7 @@
 //! Finds paths in a granted directory that git's configuration names, because git runs or obeys
 //! these too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -49,8 +49,6 @@ const HOOKS: &str = "applypatch-msg pre-applypatch post-applypatch pre-commit pr
 
 /// Settings of several files.
 type Settings = Vec<Rc<Vec<Variable>>>;
-/// Files that were already read, shared between repositories.
-pub(crate) type KnownFiles = BTreeMap<PathBuf, Rc<Vec<Variable>>>;
 
 /// The settings of one repository's configuration that were collected so far.
 #[derive(Default)]

@@ -4,18 +4,18 @@
 //! followed, entries and time are limited, and the name guard covers everything that was not
 //! scanned.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::configured::KnownFiles;
 use super::guarded::GuardedPaths;
-use super::reader::Reader;
+use super::reader::{Reader, Variable};
 use super::tree::{GrantPath, Kind, Resolution, Target, Trees, shared};
 use cell::mediate::names;
 
@@ -99,7 +99,8 @@ pub(crate) struct Scan {
     pub for_all: Vec<PathBuf>,
     /// True if the paths that those name are guarded.
     pub is_for_all_guarded: bool,
-    pub known: KnownFiles,
+    /// Configuration files that were already read, shared between repositories.
+    pub known: BTreeMap<PathBuf, Rc<Vec<Variable>>>,
 }
 
 /// A repository's directory, and the directories from which its hooks are run, as resolved paths of
@@ -127,7 +128,7 @@ impl Scan {
             unlisted: Vec::new(),
             for_all,
             is_for_all_guarded: false,
-            known: KnownFiles::new(),
+            known: BTreeMap::new(),
         }
     }
 
