@@ -114,24 +114,37 @@ fn family(pid: u32) -> Vec<u32> {
 fn core_limits_of_a_server(caller: &Caller) -> Check {
     let words = ["serve", "--tools", "shell,files", "--egress", "192.0.2.1:9"];
     let mut server = Server::of(caller.cofferdam(&words));
-    // From then on the cell has a worker of the gateway.
+    // The packet makes the gateway fork a worker for the cell.
     server.result("bash", json!({ "command": "echo x >/dev/udp/192.0.2.1/9; echo x >file" }));
     let named = |pid: u32| {
         let words = proc_file(pid, "cmdline").unwrap_or_default();
         String::from_utf8_lossy(words.split(|byte| *byte == 0).next().unwrap_or_default())
             .into_owned()
     };
-    let mut gateways = 0;
-    let all = family(server.child.id());
+    // Itself, eight that close sockets, and a worker.
+    let gateways = |all: &[u32]| {
+        all.iter()
+            .filter(|pid| named(**pid) == "cofferdam-gateway")
+            .map(|pid| core_limit(*pid))
+            .collect()
+    };
+    let expected = vec![Some("1 1 bytes".to_owned()); 10];
+    let end = std::time::Instant::now() + patience();
+    let all = loop {
+        let all = family(server.child.id());
+        let limits: Vec<Option<String>> = gateways(&all);
+        if limits == expected {
+            break all;
+        }
+        if std::time::Instant::now() > end {
+            return equal("core limits of the gateway's processes", limits, expected);
+        }
+    };
     for pid in all.iter().copied() {
-        let role = named(pid);
         if let Some(limit) = core_limit(pid) {
-            equal(&role, limit, "1 1 bytes")?;
-            gateways += usize::from(role == "cofferdam-gateway");
+            equal(&named(pid), limit, "1 1 bytes")?;
         }
     }
-    // Itself, eight that close sockets, and a worker.
-    equal("the gateway's processes", gateways, 10)?;
 
     // The program runs for a millisecond as a child of the shell, so its parents are found beforehand.
     let parents: Vec<u32> = all.into_iter().filter(|pid| named(*pid).contains("bash")).collect();
