@@ -50,6 +50,8 @@ impl OwnerMaps {
     pub(crate) fn prepare(&mut self, owner: (u32, u32), host_ids: &[u32]) -> Result<(), Errno> {
         if self.owner != owner {
             self.by_host_id.clear();
+            // Waits for their ends, so that mounts of many owners do not add up processes.
+            self.ending.clear();
             self.owner = owner;
         }
         let is_missing = |host_id: &u32| !self.by_host_id.contains_key(host_id);
@@ -109,4 +111,23 @@ fn hold_mapped(pid: i32, (uid, gid): (u32, u32), host_id: u32) -> Result<OwnedFd
     write_map(process.as_fd(), "uid_map", &format!("{uid} {host_id} 1"))?;
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     nix::fcntl::openat(process, "ns/user", flags, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_the_owner_before_have_ended() -> Result<(), Errno> {
+        // Only root can map two host ids.
+        if !nix::unistd::geteuid().is_root() {
+            return Ok(());
+        }
+        let mut maps = OwnerMaps::default();
+        for owner in 1..=3 {
+            maps.prepare((owner, owner), &[70_000, 70_001])?;
+            assert_eq!((maps.by_host_id.len(), maps.ending.len()), (2, 2), "{owner}");
+        }
+        Ok(())
+    }
 }
