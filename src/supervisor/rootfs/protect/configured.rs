@@ -135,7 +135,9 @@ impl Scan {
         let variables = match self.known.get(&file) {
             Some(variables) => Rc::clone(variables),
             None => {
-                let variables = Rc::new(self.variables(origin, &file));
+                // A later step tries again to read a file that could not be read.
+                let Some(variables) = self.variables(origin, &file) else { return };
+                let variables = Rc::new(variables);
                 self.known.insert(file, Rc::clone(&variables));
                 variables
             }
@@ -146,19 +148,19 @@ impl Scan {
         }
     }
 
-    /// Returns the settings of one file. If parsing fails, everything that looks like a path
-    /// counts.
-    fn variables(&mut self, origin: &GrantPath, file: &Path) -> Vec<Variable> {
+    /// Returns the settings of one file; `None` if it could not be read now. If parsing fails,
+    /// everything that looks like a path counts.
+    fn variables(&mut self, origin: &GrantPath, file: &Path) -> Option<Vec<Variable>> {
         let mut text = match self.read(file, MAX_TEXT + 1) {
             Ok(text) => text,
             // A file that this user may not read cannot be read by the cell, nor by git as this
             // user.
             Err(Errno::ENOENT | Errno::EACCES | Errno::EINVAL | Errno::ELOOP | Errno::ENOTDIR) => {
-                return Vec::new();
+                return Some(Vec::new());
             }
             Err(_) => {
                 self.note(origin, "has a configuration that could not be read in time");
-                return Vec::new();
+                return None;
             }
         };
         if text.len() > MAX_TEXT {
@@ -172,7 +174,7 @@ impl Scan {
             Some(reader) => reader.read(&text),
             None => Reader::start().and_then(|reader| self.reader.insert(reader).read(&text)),
         };
-        match read {
+        Some(match read {
             Ok((variables, Whole::Yes | Whole::No)) => variables,
             Err(_) => {
                 // Start another process for the next file.
@@ -181,7 +183,7 @@ impl Scan {
                 let key = b"external".to_vec();
                 vec![Variable { section: b"diff".to_vec(), key, value: text }]
             }
-        }
+        })
     }
 
     fn guard_named(
