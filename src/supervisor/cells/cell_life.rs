@@ -11,7 +11,7 @@ use super::exit::{self, LINGER};
 use cell::Shared;
 use cell::report::{self, FromInit, InitCounters, PayloadEnd, REPORT_BYTES};
 use model::job::{Limits, ListChanges, Workspace};
-use model::outcome::{DeniedCall, Failure, FilesChanged, LimitKind, Outcome};
+use model::outcome::{DeniedCall, Failure, FilesChanged, LimitKind, Outcome, PeakSource};
 use model::wire::Block;
 use sys::process::Used;
 use sys::socket::{self, PacketWait};
@@ -33,8 +33,8 @@ pub(crate) struct CellLife {
     pub death_check: DeathCheck,
     /// Why the program could not start.
     exec_failure: Option<Failure>,
-    /// The end as init reported it.
-    end: Option<(PayloadEnd, Vec<DeniedCall>)>,
+    /// The end as init reported it, with what was known of the cell then.
+    end: Option<CellEnd>,
     /// The last list of changes from init.
     changed: Option<FilesChanged>,
 }
@@ -55,6 +55,8 @@ pub(crate) struct CellEnd {
     pub exec_failure: Option<Failure>,
     pub outcome: Outcome,
     pub counts: InitCounters,
+    /// Peak memory in bytes, and how it was counted.
+    pub peak: (u64, PeakSource),
     pub denials: Vec<DeniedCall>,
 }
 
@@ -194,10 +196,12 @@ impl CellLife {
         Some((message, rest))
     }
 
-    /// Takes the end of the program as init reported it.
+    /// Takes the end of the program as init reported it. What processes do that it left behind no longer counts.
     fn take_end(&mut self, end: PayloadEnd, rest: &[u8]) {
         let (denials, changed) = report::appended(rest, end.counts.denied);
-        self.end = Some((end, denials));
+        let outcome = exit::program_outcome(&end, &self.limits, &self.cell);
+        let peak = self.cell.peak_memory(end.counts.max_rss);
+        self.end = Some(CellEnd { exec_failure: None, outcome, counts: end.counts, peak, denials });
         self.changed = changed.or(self.changed.take());
     }
 
@@ -218,9 +222,8 @@ impl CellLife {
     pub(crate) fn end(&mut self, used: Used) -> CellEnd {
         self.read_last_reports();
         let exec_failure = self.exec_failure.take();
-        if let Some((end, denials)) = self.end.take() {
-            let outcome = exit::program_outcome(&end, &self.limits, &self.cell);
-            return CellEnd { exec_failure, outcome, counts: end.counts, denials };
+        if let Some(end) = self.end.take() {
+            return CellEnd { exec_failure, ..end };
         }
         let outcome = match self.cell.ran_out_of_memory() {
             true => Outcome::Limit(LimitKind::Memory),
@@ -228,7 +231,8 @@ impl CellLife {
         };
         let Used { user_us, system_us, max_rss } = used;
         let counts = InitCounters { user_us, system_us, max_rss, denied: 0 };
-        CellEnd { exec_failure, outcome, counts, denials: Vec::new() }
+        let peak = self.cell.peak_memory(max_rss);
+        CellEnd { exec_failure, outcome, counts, peak, denials: Vec::new() }
     }
 
     /// Reads the reports that were sent before the cell ended and may be unread, as both events came in the same

@@ -52,6 +52,11 @@ impl CrawlWatch {
         *self = Self { next: Some(now + INTERVAL), limit, ..Self::default() };
     }
 
+    /// Ends the checks, as the call is being ended.
+    pub(crate) fn end(&mut self) {
+        self.next = None;
+    }
+
     /// Returns when the next check is due.
     pub(crate) fn at(&self) -> Option<Instant> {
         self.next

@@ -105,6 +105,7 @@ impl Running {
         if !is_graceful {
             return self.kill(now);
         }
+        self.life.cell.crawl.end();
         self.life.deadline = Some(now + GRACE);
         // Fails if init has ended, with (ECONNRESET) or without (EPIPE) unread messages: its pidfd
         // is then readable. After any other error KILL follows.
@@ -166,10 +167,10 @@ impl Running {
 
     /// Returns the end of the call.
     fn end(&mut self, used: Used) -> Box<Ended> {
-        let CellEnd { exec_failure, outcome, counts, denials } = self.life.end(used);
+        let CellEnd { exec_failure, outcome, counts, peak, denials } = self.life.end(used);
         let failed = exec_failure.map(Outcome::Failed);
         let outcome = failed.or(self.stopped.take()).unwrap_or(outcome);
-        let (peak_memory, peak_source) = self.life.cell.peak_memory(counts.max_rss);
+        let (peak_memory, peak_source) = peak;
         let usage = Usage {
             wall: self.phases.wall(),
             user: Duration::from_micros(counts.user_us),

@@ -61,7 +61,7 @@ impl Shell {
 
     /// Returns the end of the call in the shell, if one runs.
     fn last_end(&mut self, cell: CellEnd, mailbox: &mut Mailbox) -> Option<(CallId, Box<Ended>)> {
-        let CellEnd { exec_failure, outcome, counts, denials } = cell;
+        let CellEnd { exec_failure, outcome, counts, denials, .. } = cell;
         let current = self.current.take()?;
         let CurrentCall { call, pending, reported, stopped, started, timings, force, .. } = current;
         mailbox.clear_up(pending);
