@@ -119,7 +119,8 @@ impl NamespaceHolder {
         let mut pidfd: libc::c_int = -1;
         let flags = libc::CLONE_VM | libc::CLONE_NEWUSER | libc::CLONE_PIDFD | libc::SIGCHLD;
         // SAFETY: the stack is writable memory that only the child uses, and it outlives the child: dropping this value
-        // waits for its end. The child makes system calls alone, and changes no memory that this process uses.
+        // waits for its end. The child makes system calls alone, by functions of the C library that write `errno` only
+        // when a call fails: prctl(2) with a valid signal does not, and nothing but SIGKILL ends its wait.
         let pid = unsafe { libc::clone(pause, stack.top(), flags, parent, &raw mut pidfd) };
         let pid = Errno::result(pid)?;
         // SAFETY: the kernel stored a new descriptor there that has no other owner (CLONE_PIDFD).
@@ -156,8 +157,19 @@ extern "C" fn pause(parent: *mut libc::c_void) -> libc::c_int {
     if tied.is_err() || nix::unistd::getppid().as_raw() as usize != parent.addr() {
         exit_now(1);
     }
+    // Not pause(3), which may be a point of cancellation and change this thread's data.
     loop {
-        nix::unistd::pause();
+        // SAFETY: no descriptors and no time limit: waits until a signal ends the process.
+        unsafe {
+            libc::syscall(
+                libc::SYS_ppoll,
+                std::ptr::null_mut::<libc::pollfd>(),
+                0,
+                std::ptr::null::<libc::timespec>(),
+                std::ptr::null::<libc::sigset_t>(),
+                0,
+            )
+        };
     }
 }
 
