@@ -132,6 +132,7 @@ fn the_compiled_in_rules_are_those_of_the_shipped_file() {
     }
     assert!(made == PREPARED, "UPDATE_SNAPSHOTS=1 makes the bytes again");
     assert_eq!(Policy::compiled_in().rules(), read.rules());
+    assert_eq!(Policy::compiled_in().given_commands(), read.given_commands());
 }
 
 #[test]
