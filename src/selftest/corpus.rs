@@ -254,6 +254,9 @@ pub fn corpus() -> Result<Vec<Attack>, String> {
 
 /// Parses an attack; keys that its table does not set have the values of `shared`.
 fn parse_attack(topic: &'static str, shared: &Table, mut entry: Table) -> Result<Attack, String> {
+    if entry.contains_key("class") {
+        return Err("`class` belongs to the whole file".to_owned());
+    }
     for (key, value) in shared {
         entry.entry(key).or_insert_with(|| value.clone());
     }
