@@ -116,7 +116,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         }
     }
 
-    /// Returns the client of a request and its door, with the origin whose page may read the answer.
+    /// Returns the client of a request and its door.
     fn authenticate(&self, parts: &Parts) -> Result<(Client, Arc<Door<H>>), Refusal> {
         if self.ends.stop.is_cancelled() || self.ends.lost.is_cancelled() {
             return Err(busy("the server is ending"));

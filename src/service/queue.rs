@@ -158,7 +158,8 @@ impl Line {
     }
 
     /// Returns the number of turns that are reserved for clients without a running call, as running calls may last: one
-    /// for each client that called lately, and one for all others; at most a quarter of all turns.
+    /// for each client that called lately and one for all others, or one for each idle client up to a quarter of all
+    /// turns if that is more; at most half of all turns.
     fn reserved(&self, max_running: usize) -> usize {
         let idle = || self.clients.values().filter(|one| one.running == 0);
         let now = Instant::now();

@@ -42,7 +42,7 @@ impl Host {
         let mut system_v = Vec::new();
         for kind in ["shm", "sem", "msg"] {
             let table = std::fs::read_to_string(format!("/proc/sysvipc/{kind}"))?;
-            // Processes with ids that only cells have. Other tests may run under the ordinary user's.
+            // Objects with ids that only cells have. Other tests may run under the ordinary user's.
             let of_cells = |line: &&str| {
                 let mut ids = line.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
                 ids.any(|id| CELL_IDS.contains(&id))

@@ -22,7 +22,7 @@ const MAX_DIGITS: usize = 5;
 
 /// Private modes that pass (DECSET): keys, the cursor, wrapping, the mouse, the other screen, pasting, and drawing at once.
 /// Modes that change the size of the window, the character set or the settings of the keyboard are missing, and so is
-/// the origin (6), which a terminal saves with the cursor and restores held_back.
+/// the origin (6), which a terminal saves with the cursor and restores later.
 const PRIVATE_MODES: [u32; 21] = [
     1, 5, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1047, 1048, 1049,
     2004, 2026,
@@ -544,7 +544,7 @@ impl EscapeFilter {
     }
 }
 
-/// SequenceParts of a control sequence without its last byte.
+/// Parts of a control sequence without its last byte.
 struct SequenceParts<'s> {
     /// One of `<=>?`, or empty.
     prefix: &'s [u8],

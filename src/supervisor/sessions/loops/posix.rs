@@ -192,14 +192,14 @@ pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
     let stdout = path("out");
     let stderr = path("err");
     let end = path("end");
-    let mut builtin = format!("printf '{STARTED}%s\\0' \"$$\" >|{end}\n");
+    let mut script = format!("printf '{STARTED}%s\\0' \"$$\" >|{end}\n");
     if let Some(cwd) = cwd {
-        builtin.push_str(&format!("cd -- {} || exit 1\n", quoted(cwd.as_str())));
+        script.push_str(&format!("cd -- {} || exit 1\n", quoted(cwd.as_str())));
     }
     for (name, value) in env.iter() {
-        builtin.push_str(&format!("export {name}={}\n", quoted(value)));
+        script.push_str(&format!("export {name}={}\n", quoted(value)));
     }
-    builtin.push_str(&match input {
+    script.push_str(&match input {
         StdinKind::Terminal => format!(". {}\n", path("fed")),
         StdinKind::Empty | StdinKind::Bytes | StdinKind::Pipe => {
             format!("exec /bin/{} {}\n", shell.name(), path("cmd"))
@@ -207,7 +207,7 @@ pub(super) fn background(shell: ShellKind, call: CallLines<'_>) -> String {
     });
     let start = format!(
         "( while kill -0 $$ 2>/dev/null; do :; done; exec {SETSID} {SH} -c {} ) <{stdin} >|{stdout} 2>|{stderr} &",
-        quoted(&builtin)
+        quoted(&script)
     );
     format!("{} -c {}", starter(shell), shell.quoted(&start))
 }
