@@ -95,16 +95,13 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
         let gone = async move {
             // Each call reports a supervisor that failed to start, with the remedy.
             match link.ready().await {
-                Ok(_) => {
-                    started();
-                    tokio::select! {
-                        () = link.closed() => {}
-                        () = tokio::time::sleep(OPENING_TIME) => {
-                            started();
-                            link.closed().await;
-                        }
+                Ok(_) => tokio::select! {
+                    () = link.closed() => {}
+                    () = tokio::time::sleep(OPENING_TIME) => {
+                        forget_start();
+                        link.closed().await;
                     }
-                }
+                },
                 Err(_) => std::future::pending().await,
             }
         };
@@ -242,7 +239,7 @@ fn http_door(opened: Opened, executor: Arc<Executor>, offer: Offer, ends: &Ends)
 }
 
 /// Returns memory that only a start needs: parsing, the command line, the supervisor's set-up.
-fn started() {
+fn forget_start() {
     if let Err(errno) = memory::forget_code() {
         tracing::debug!(%errno, "the code of the start stays mapped");
     }
