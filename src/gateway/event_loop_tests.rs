@@ -338,11 +338,42 @@ fn a_waiting_packet_is_handled_before_its_call_is_tallied() {
                 true => gateway.close(KEY),
                 false => gateway.ask(KEY, 9, b"a question"),
             }
-            let works = gateway.cells.get(&KEY).map(|cell| &cell.state);
-            let works = matches!(works, Some(State::Working { .. }));
-            assert_eq!(works, sends, "{closes}");
+            assert_eq!(kill_worker(&gateway), sends, "{closes}");
         }
     }
+}
+
+/// Kills the worker that the gateway itself has forked. Returns false if the cell has none.
+///
+/// Its lifeline does not end it: the children of other tests hold copies of the other end.
+fn kill_worker(gateway: &Gateway<'_>) -> bool {
+    match gateway.cells.get(&KEY).map(|cell| &cell.state) {
+        Some(State::Working { pidfd, .. }) => {
+            process::signal(pidfd, Signal::SIGKILL).expect("sent");
+            process::wait(pidfd).expect("its end");
+            true
+        }
+        Some(State::Waiting { .. } | State::Failed) | None => false,
+    }
+}
+
+#[test]
+fn a_packet_and_the_end_of_its_call_in_one_turn_leave_the_worker() {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, _theirs) = gateway(&link, &spec);
+    process::signal(&worker, Signal::SIGKILL).expect("sent");
+    process::wait(&worker).expect("its end");
+    let (packets, cell_packets) = pair().expect("a pair");
+    let (lifeline, _init) = pair().expect("a pair");
+    gateway.cells.get_mut(&KEY).expect("the cell").state = State::Waiting { packets, lifeline };
+    send_now(&cell_packets, b"x", &[]).expect("sent");
+    let ask = encode(&ToGateway::Ask { cell: KEY, call: 9 }).expect("it fits");
+    send_now(&supervisor, &ask, &[]).expect("sent");
+    gateway.turn().expect("a turn");
+    let failed = received_frames(&supervisor);
+    let failed = failed.iter().any(|frame| matches!(frame, FromGateway::Failed { .. }));
+    assert!(kill_worker(&gateway) && !failed, "{:?}", gateway.cells);
 }
 
 #[test]

@@ -37,7 +37,11 @@ impl Gateway<'_> {
         let Some(cell) = self.cells.get_mut(&key) else { return };
         let Some(begun) = cell.begun.clone() else { return };
         let state = std::mem::replace(&mut cell.state, State::Failed);
-        let State::Waiting { packets, lifeline } = state else { return };
+        let State::Waiting { packets, lifeline } = state else {
+            // A frame of this turn has started the worker already.
+            cell.state = state;
+            return;
+        };
         let ours = lifeline.try_clone().map_err(|error| cell::errno_of(&error));
         let made = ours.and_then(|ours| links().map(|links| (ours, links)));
         match made.and_then(|made| fork().map(|side| (made, side))) {
