@@ -234,9 +234,14 @@ impl Tests {
     }
 }
 
+/// Tests that run at once for each processor: they wait for processes more than they compute.
+const TESTS_PER_PROCESSOR: usize = 2;
+
 /// Runs the tests that `add` adds.
 pub fn run(add: impl FnOnce(&mut Tests)) -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    arguments.test_threads.get_or_insert(TESTS_PER_PROCESSOR * processors);
     let shared = match Shared::new() {
         Ok(shared) => Arc::new(shared),
         Err(error) => {

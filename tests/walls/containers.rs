@@ -39,7 +39,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("an_existing_seccomp_listener_is_reported", second_listener).needs(FILTERS),
     claim("an_outer_filter_is_not_a_breach", selftest_under_a_filter).needs(FILTERS),
     claim("our_container_profile_suffices_for_cells", our_profile).needs(&[Need::Python]),
-    claim("selftest_finds_a_place_where_programs_may_run", selftest_without_exec).needs(PLACES),
+    claim("selftest_finds_a_place_where_programs_may_run", selftest_without_exec)
+        .needs(PLACES)
+        .alone(),
 ];
 
 /// A line of a shell in a container that masks a part of `/proc`, as container engines do.
