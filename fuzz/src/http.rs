@@ -100,7 +100,7 @@ impl MakeHandler for Probe {
         Nothing
     }
 
-    fn more(self: &Arc<Self>) -> Router {
+    fn more(self: &Arc<Self>, _: &http::ListenerLimits) -> Router {
         let judged = middleware::from_fn(async |request: Request, next: middleware::Next| {
             judge(&request);
             next.run(request).await

@@ -63,7 +63,7 @@ pub trait MakeHandler: Send + Sync + 'static {
     }
 
     /// Returns further routes, next to MCP and the tools. Requests have their [`Client`] as an extension.
-    fn more(self: &Arc<Self>) -> Router {
+    fn more(self: &Arc<Self>, _: &ListenerLimits) -> Router {
         Router::new()
     }
 }

@@ -1,5 +1,6 @@
 //! Bounds on what clients may hold and how long they may take.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Bounds of one server. What a client sends is bounded before it is read.
@@ -11,6 +12,8 @@ pub struct ListenerLimits {
     pub sessions: usize,
     /// Open streams of one client, which last until the client closes them.
     pub streams: usize,
+    /// Calls of one tool by one client in a minute through `POST /tools/NAME/execute`.
+    pub rate: NonZeroU32,
     /// Requests of one client that wait for their answer.
     pub requests: usize,
     /// Bytes of one body.
@@ -45,6 +48,7 @@ impl Default for ListenerLimits {
             connections: 512,
             sessions: 64,
             streams: 64,
+            rate: const { NonZeroU32::new(10).expect("not zero") },
             requests: 256,
             body: mcp::lines::LINE_BYTES,
             bodies: 64 << 20,

@@ -28,17 +28,19 @@ use mcp::tools::Context;
 use model::call::Correlation;
 use service::report::to_value;
 
-/// Calls of one tool by one client in a minute.
-const PER_MINUTE: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 /// Pairs of a client and a tool that are counted.
 const MAX_COUNTED: usize = 4096;
 
 /// Counts of calls, by client and tool.
-type Rates = Arc<DefaultKeyedRateLimiter<(Principal, String)>>;
+#[derive(Debug, Clone)]
+struct Rates {
+    per_minute: NonZeroU32,
+    counts: Arc<DefaultKeyedRateLimiter<(Principal, String)>>,
+}
 
-/// Returns the routes next to MCP that list and call tools.
-pub(crate) fn routes() -> Router {
-    let rates: Rates = Arc::new(RateLimiter::keyed(Quota::per_minute(PER_MINUTE)));
+/// Returns the routes next to MCP that list and call tools. A client may call each tool `per_minute` times.
+pub(crate) fn routes(per_minute: NonZeroU32) -> Router {
+    let rates = Rates::new(per_minute);
     Router::new()
         .route("/", get(about))
         .route("/tools", get(tools))
@@ -82,7 +84,7 @@ async fn execute(
     let offered = table.offered(&name).map_err(|_| list_unavailable())?;
     // Only existing names are counted: unknown ones would take memory.
     if let Some(name) = &offered {
-        count_call(&rates, client.principal, name)?;
+        rates.count_call(client.principal, name)?;
     }
     let cancel = CancellationToken::new();
     let _cancelled = cancel.clone().drop_guard();
@@ -125,16 +127,26 @@ fn arguments(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
     }
 }
 
-fn count_call(rates: &Rates, principal: Principal, tool: &str) -> Result<(), Refusal> {
-    if rates.len() >= MAX_COUNTED {
-        rates.retain_recent();
+impl Rates {
+    fn new(per_minute: NonZeroU32) -> Self {
+        Self { per_minute, counts: Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute))) }
     }
-    rates.check_key(&(principal, tool.to_owned())).map_err(|until| {
-        let wait = until.wait_time_from(DefaultClock::default().now());
-        let message = format!("more than {PER_MINUTE} calls of `{tool}` in a minute");
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "Rate limit exceeded", message)
-            .after(wait.as_secs() + 1)
-    })
+
+    /// Counts a call.
+    ///
+    /// # Errors
+    /// 429 with the time to wait if the client has called the tool too often.
+    fn count_call(&self, principal: Principal, tool: &str) -> Result<(), Refusal> {
+        if self.counts.len() >= MAX_COUNTED {
+            self.counts.retain_recent();
+        }
+        self.counts.check_key(&(principal, tool.to_owned())).map_err(|until| {
+            let wait = until.wait_time_from(DefaultClock::default().now());
+            let message = format!("more than {} calls of `{tool}` in a minute", self.per_minute);
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "Rate limit exceeded", message)
+                .after(wait.as_secs() + 1)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -143,8 +155,8 @@ mod tests {
 
     #[test]
     fn each_client_has_a_rate_for_each_tool() {
-        let rates: Rates = Arc::new(RateLimiter::keyed(Quota::per_minute(PER_MINUTE)));
-        let call = |client: &str, tool: &str| count_call(&rates, Principal::named(client), tool);
+        let rates = Rates::new(NonZeroU32::new(10).expect("not zero"));
+        let call = |client: &str, tool: &str| rates.count_call(Principal::named(client), tool);
         assert!((0..10).all(|_| call("a", "bash").is_ok()));
         let refused = call("a", "bash").err();
         assert_eq!(refused.as_ref().map(|it| it.status.as_u16()), Some(429));

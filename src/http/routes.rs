@@ -8,6 +8,7 @@ use axum::routing::{get, post};
 use crate::door::MakeHandler;
 use crate::events::events;
 use crate::health::{Health, HealthWord, health};
+use crate::limits::ListenerLimits;
 use crate::metrics::metrics;
 use crate::openapi::openapi;
 use crate::operator::{self, configuration};
@@ -45,7 +46,7 @@ impl MakeHandler for Scopes {
         self.secret.clone()
     }
 
-    fn more(self: &Arc<Self>) -> Router {
+    fn more(self: &Arc<Self>, limits: &ListenerLimits) -> Router {
         Router::new()
             .route("/run", post(run))
             .route("/health", get(health))
@@ -57,7 +58,7 @@ impl MakeHandler for Scopes {
             .route("/tools/{name}/disable", post(operator::disable))
             .route("/tools/{name}/reset", post(operator::reset))
             .with_state(Arc::clone(self))
-            .merge(rest::routes())
+            .merge(rest::routes(limits.rate))
     }
 
     fn health(&self) -> HealthWord {

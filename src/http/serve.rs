@@ -68,7 +68,7 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     let guarded = Arc::new(Guard::new(&handlers, access, &limits, ends.clone(), leaving, &end));
     let router = Router::new()
         .route("/mcp", any(mcp::<M::Handler>))
-        .merge(handlers.more())
+        .merge(handlers.more(&limits))
         .method_not_allowed_fallback(async || {
             let message = "this path has other methods";
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)

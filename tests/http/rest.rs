@@ -41,6 +41,15 @@ fn floods_and_fork_bombs_are_contained() {
 }
 
 #[test]
+fn the_operator_sets_the_rate_of_calls() {
+    let server = Server::prepared("[http]\nrate = 2\n", &[], |_, _| ());
+    let execute = || {
+        server.ask("POST", "/tools/calculate/execute", &[JSON], "{\"expression\": \"1\"}").status
+    };
+    assert_eq!([execute(), execute(), execute()], [200, 200, 429]);
+}
+
+#[test]
 fn tools_are_called_by_name_within_their_rate() {
     let server = Server::start(&[]);
     let listed = server.ask("GET", "/tools", &[], "").message();

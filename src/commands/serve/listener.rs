@@ -4,6 +4,7 @@
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::num::NonZeroU32;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -199,6 +200,7 @@ impl HttpPlan {
         let limits = ListenerLimits {
             sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
             streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
+            rate: NonZeroU32::new(settings.rate.value).unwrap_or(NonZeroU32::MIN),
             // By default the listener does not wait before it stops.
             pre_stop: settings.pre_stop.value.unwrap_or_default(),
             drain: settings.drain.value,

@@ -52,6 +52,11 @@ pub struct HttpSettings {
         ///
         /// Default: `64`. Example: `8`.
         streams: CountValue = 64,
+        /// Maximum number of calls of one tool by one client in a minute through `POST
+        /// /tools/NAME/execute`.
+        ///
+        /// Default: `10`. Example: `120`.
+        rate: CountValue = 10,
         /// Time after SIGTERM during which requests are still accepted while `/health` answers 503,
         /// so that a load balancer stops sending them. `drain` begins after it.
         ///
