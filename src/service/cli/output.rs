@@ -50,8 +50,10 @@ pub(super) fn parse(form: OutputForm, output: &str) -> Option<Result<Parsed, Unp
         OutputForm::Auto if output.trim_start().starts_with(['{', '[']) => {
             serde_json::from_str(output).ok().map(|value| Ok(named("json", value)))
         }
-        OutputForm::Auto if output.trim_start().starts_with("<?xml") => {
-            let root = xml::root(output).ok()?;
+        OutputForm::Auto if output.trim_start().starts_with('<') => {
+            // A page for a browser stays text even if it is well formed.
+            let is_data = |root: &xml::Element| !root.name.eq_ignore_ascii_case("html");
+            let root = xml::root(output).ok().filter(is_data)?;
             Some(Ok(named("xml", Value::Object(root.into_json()))))
         }
         OutputForm::Auto => None,
@@ -137,7 +139,10 @@ mod tests {
         assert_eq!(of(OutputForm::Auto, "[1]\n"), Ok(json!({ "json": [1] })));
         let xml = of(OutputForm::Auto, "<?xml version=\"1.0\"?><a>t</a>");
         assert_eq!(xml, Ok(json!({ "xml": { "a": "t" } })));
-        for text in ["{\"a\": ", "[x]", "<?xml version=\"1.0\"?><a>", "<html>", "text", "12"] {
+        let bare = of(OutputForm::Auto, "<a>t</a>\n");
+        assert_eq!(bare, Ok(json!({ "xml": { "a": "t" } })));
+        let page = "<html><p>t</p></html>";
+        for text in ["{\"a\": ", "[x]", "<?xml version=\"1.0\"?><a>", "<a>", page, "text", "12"] {
             assert!(parse(OutputForm::Auto, text).is_none(), "{text}");
         }
     }
