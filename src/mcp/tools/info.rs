@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rmcp::model::{Tool, ToolAnnotations};
 use schemars::JsonSchema;
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::schema::tool;
@@ -231,8 +232,8 @@ impl BuiltIn for ManPageArguments {
 
     async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         let name = inspect::page("command", self.command)?;
-        let section = self.section.map_or("", Section::digit);
-        let args = inspect::manual(&name, section);
+        let section = self.section.map(Section::digit);
+        let args = inspect::manual(&name, section.as_deref().unwrap_or_default());
         let report = run_script(calls, Self::TOOL, args, context).await?;
         if report.ended.outcome == (Outcome::Exited { code: inspect::NO_PAGE }) {
             return Err(Refused { kind: RefusedKind::Absent, ..failure(&report) });
@@ -241,7 +242,6 @@ impl BuiltIn for ManPageArguments {
             inspect::manual_of(text).map(|(by, page)| (by.to_owned(), page.to_owned()))
         });
         let (by, page) = page?;
-        let section = self.section.map(Section::digit);
         let result = ManPage { command: name, section, page: &page, rendered_by: by };
         Ok(shown(&report, &page, to_value(&result)))
     }
@@ -252,7 +252,7 @@ impl BuiltIn for ManPageArguments {
 struct ManPage<'a> {
     command: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    section: Option<&'static str>,
+    section: Option<String>,
     page: &'a str,
     /// `source`: the machine has nothing that renders, so that markup is only taken out.
     #[schemars(extend("enum" = ["man", "mandoc", "groff", "source"]))]
@@ -265,39 +265,32 @@ fn asks() -> ToolAnnotations {
     ToolAnnotations::new().read_only(true).destructive(false).open_world(false)
 }
 
-/// A section of the manual.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+/// A section of the manual: `"1"` to `"8"`. The number is accepted too, which the schema does not say: it names one type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
 #[schemars(description = "")]
-pub(crate) enum Section {
-    #[serde(rename = "1")]
-    Commands,
-    #[serde(rename = "2")]
-    SystemCalls,
-    #[serde(rename = "3")]
-    Libraries,
-    #[serde(rename = "4")]
-    Devices,
-    #[serde(rename = "5")]
-    Files,
-    #[serde(rename = "6")]
-    Games,
-    #[serde(rename = "7")]
-    Overviews,
-    #[serde(rename = "8")]
-    Administration,
+pub(crate) struct Section(
+    #[schemars(with = "String", extend("enum" = ["1", "2", "3", "4", "5", "6", "7", "8"]))] u8,
+);
+
+impl<'de> Deserialize<'de> for Section {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "expected a section from 1 to 8")]
+        enum Given {
+            Number(u8),
+            Digit(String),
+        }
+        let number = match Given::deserialize(deserializer)? {
+            Given::Number(number) => Some(number),
+            Given::Digit(text) => text.parse().ok().filter(|_| text.len() == 1),
+        };
+        let number = number.filter(|number| (1..=8).contains(number));
+        number.map(Self).ok_or_else(|| de::Error::custom("expected a section from 1 to 8"))
+    }
 }
 
 impl Section {
-    pub(crate) fn digit(self) -> &'static str {
-        match self {
-            Self::Commands => "1",
-            Self::SystemCalls => "2",
-            Self::Libraries => "3",
-            Self::Devices => "4",
-            Self::Files => "5",
-            Self::Games => "6",
-            Self::Overviews => "7",
-            Self::Administration => "8",
-        }
+    fn digit(self) -> String {
+        self.0.to_string()
     }
 }

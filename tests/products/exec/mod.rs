@@ -325,6 +325,10 @@ fn a_missing_manual_page_is_reported() {
         let text = page["page"].as_str().unwrap_or_default();
         assert!(text.contains("list directory contents"), "{page}");
         assert_eq!(page["section"], "1");
+        let numbered = json!({"command": "ls", "section": 1});
+        assert_eq!(fields(&mut server, "man_page", numbered)["section"], "1");
+        let none = refusal(&mut server, "man_page", json!({"command": "ls", "section": 9}));
+        assert!(none.contains("expected a section from 1 to 8"), "{none}");
         let absent = refusal(&mut server, "man_page", json!({"command": "no-such"}));
         assert_eq!(absent, "no manual page of that name is on this machine");
     } else {
