@@ -65,6 +65,30 @@ fn health(server: &Server) -> Answer {
 }
 
 #[test]
+fn dashboard_and_alerts_name_metrics_that_the_server_has() {
+    let text = metrics(&Server::start(&[]));
+    let families: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let files = ["packaging/monitoring/dashboard.json", "packaging/monitoring/alerts.yaml"];
+    for file in files {
+        let monitoring = std::fs::read_to_string(file).expect("a file of the repository");
+        let is_end = |byte: char| !(byte.is_ascii_lowercase() || byte == '_');
+        let named: Vec<&str> = monitoring
+            .match_indices("cofferdam_")
+            .filter_map(|(start, _)| monitoring.get(start..)?.split(is_end).next())
+            .collect();
+        assert!(named.len() > 5, "{file}: {named:?}");
+        for name in named {
+            let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
+            assert!(families.contains(&family), "{file}: {name}: {families:?}");
+        }
+    }
+}
+
+#[test]
 fn metrics_count_calls_and_refusals() {
     let server = Server::start(&[]);
     let run = |body: &Value| {
