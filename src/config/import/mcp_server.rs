@@ -68,7 +68,7 @@ enum Meaning {
 type Row = (&'static str, &'static [&'static str], Meaning);
 
 /// Every setting.
-const ROWS: [Row; 33] = [
+const ROWS: [Row; 34] = [
     (
         "tool.default_timeout",
         &["MCP_DEFAULT_TIMEOUT_SEC", "MCP_TOOL_DEFAULT_TIMEOUT"],
@@ -129,6 +129,11 @@ const ROWS: [Row; 33] = [
         Meaning::Unused("docs/command-tools.md says which"),
     ),
     (
+        "circuit_breaker.expected_exception",
+        &[],
+        Meaning::Unused("docs/command-tools.md says which failures count"),
+    ),
+    (
         "circuit_breaker.half_open_success_threshold",
         &["MCP_CIRCUIT_BREAKER_HALF_OPEN_SUCCESS_THRESHOLD"],
         Meaning::Unused("one call decides"),
@@ -138,7 +143,7 @@ const ROWS: [Row; 33] = [
         &["MCP_LOGGING_LEVEL"],
         Meaning::Unused("COFFERDAM_LOG, else LOG_LEVEL, says it"),
     ),
-    ("logging.format", &[], Meaning::Unused("COFFERDAM_LOG_FORMAT is text or json")),
+    ("logging.format", &["LOG_FORMAT"], Meaning::Unused("COFFERDAM_LOG_FORMAT is text or json")),
     ("logging.file_path", &["MCP_LOGGING_FILE_PATH"], Meaning::Unused("the log is standard error")),
     (
         "logging.max_file_size",

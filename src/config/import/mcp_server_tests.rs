@@ -142,6 +142,10 @@ fn a_number_out_of_range_is_set_to_the_nearest_and_reported() -> Result<(), Stri
         "MCP_MAX_ARGS_LEN is out of its range: 2048 is used",
     ];
     assert_eq!(notes, expected);
+    let format =
+        read(Some("circuit_breaker:\n  expected_exception: Exception\n"), &[("LOG_FORMAT", "%s")])?;
+    let by: Vec<&str> = format.notes.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(by, ["circuit_breaker.expected_exception", "LOG_FORMAT"]);
     let unused = read(None, &[("MCP_MAX_FILE_DESCRIPTORS", "64")])?.notes;
     assert_eq!(
         unused,
