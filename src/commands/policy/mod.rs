@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{Rows, limits, limits_json, plain, pretty};
 use crate::commands::{check_files, settings};
+use config::policy::pattern::LazyRegex;
 use config::policy::tools;
 use config::policy::{Denial, Effect, Policy, Principal, Rule, Terms};
 use config::profile::Profiles;
@@ -116,11 +117,19 @@ fn rule_text(rule: &Rule) -> String {
             }
             lowered(limits)
         }
-        Effect::Deny => {
+        Effect::Deny if rule.commands.is_empty() => {
             rows.add("  denies", tools);
             String::new()
         }
+        Effect::Deny => {
+            rows.add("  about", tools);
+            String::new()
+        }
     };
+    if !rule.commands.is_empty() {
+        let expressions = rule.commands.iter().map(LazyRegex::text).collect::<Vec<_>>();
+        rows.add("  denies", format!("commands that match {}", expressions.join(", ")));
+    }
     if !rule.clients.is_empty() {
         rows.add("  of", rule.clients.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
     }

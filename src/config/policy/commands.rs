@@ -12,7 +12,7 @@ use super::flags::{
     BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
 };
 use super::hooks::HookPoint;
-use super::pattern::Pattern;
+use super::pattern::LazyRegex;
 use super::reach::{TargetPlaces, TargetReach};
 use super::schema::{
     Example, Narrowing, WrittenCommand, WrittenFlag, WrittenKind, WrittenPositional,
@@ -336,7 +336,7 @@ fn kind_of(
     };
     let pattern = match &narrowing.pattern {
         None => None,
-        Some(text) => match Pattern::whole_word(document, text.get_ref()) {
+        Some(text) => match LazyRegex::whole_word(document, text.get_ref()) {
             Some(pattern) => Some(pattern),
             None => return mistake(text.span(), "`pattern` is no regular expression"),
         },

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::pattern::Pattern;
+use super::pattern::LazyRegex;
 use super::summary::Summary;
 use super::tools::{HOOK_PREFIX, REACH_PREFIX};
 
@@ -49,7 +49,7 @@ pub struct Replacement {
 pub struct LineReader {
     /// Name of the value in `metadata.parsed`.
     pub name: String,
-    pub(super) pattern: Pattern,
+    pub(super) pattern: LazyRegex,
     /// Whether the reader lists every line that matches, or takes only the first.
     pub all: bool,
 }

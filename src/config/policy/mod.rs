@@ -7,7 +7,7 @@ pub mod flags;
 pub mod group;
 pub mod hooks;
 mod narrowing;
-mod pattern;
+pub mod pattern;
 pub mod reach;
 #[cfg(test)]
 #[path = "reach_tests.rs"]
@@ -283,6 +283,9 @@ impl Policy {
         profiles: &Profiles,
         context: JobContext,
     ) -> Result<Grant, Denial> {
+        if let Some(denial) = self.refused_command(principal, &call) {
+            return Err(denial);
+        }
         let tool = &call.tool;
         let chosen = call.profile.as_ref();
         let terms = self.terms_of(Some(principal), tool, chosen, profiles)?;
@@ -292,6 +295,24 @@ impl Policy {
         call.only = terms.only(call.only.take());
         let principal = principal.clone();
         Ok(Grant { principal, job: job(call, terms.profile, context, limits), rule, clamped })
+    }
+
+    /// Returns the refusal of a call by the text of its command.
+    fn refused_command(&self, principal: &Principal, call: &Call) -> Option<Denial> {
+        let is_about = |rule: &&Rule| {
+            !rule.commands.is_empty()
+                && rule.is_about(principal.name())
+                && (rule.matches(&call.tool) || rule.matches(ruled_by(&call.tool)))
+        };
+        let mut rules = self.rules.iter().filter(is_about).peekable();
+        // Most policies have no such rule, and the texts need not be made.
+        rules.peek()?;
+        let words = call.argv.words().join(" ");
+        let script = call.script.as_ref().map(|script| String::from_utf8_lossy(script.as_bytes()));
+        let texts = [words.as_str(), script.as_deref().unwrap_or_default()];
+        let rule = rules.find(|rule| texts.iter().any(|text| rule.refuses_command(text)))?;
+        let hint = "only the operator can change this rule, which refuses commands of this form";
+        Some(Denial { rule: rule.id.clone(), why: rule.why.clone(), hint: hint.to_owned() })
     }
 
     /// Returns the terms that apply to every call of a tool, the same that [`Policy::decide`]
@@ -355,7 +376,11 @@ impl Policy {
         let mut allowed: Option<Allowed<'_>> = None;
         let ruled_by = ruled_by(tool);
         let denies = |rule: &&Rule| rule.matches(tool) && rule.effect == Effect::Deny;
-        let is_about = |rule: &&Rule| client.is_none_or(|client| rule.is_about(client.name()));
+        // A rule that denies some commands says nothing about the tool: `refused_command` asks it.
+        let is_about = |rule: &&Rule| {
+            client.is_none_or(|client| rule.is_about(client.name()))
+                && (rule.effect != Effect::Deny || rule.commands.is_empty())
+        };
         let rules = || self.rules.iter().filter(is_about);
         let own_denials = rules().filter(|_| ruled_by != tool).filter(denies);
         for rule in own_denials.chain(rules().filter(|rule| rule.matches(ruled_by))) {

@@ -7,12 +7,14 @@ use std::sync::OnceLock;
 
 use regex::Regex;
 use regex_syntax::hir::{Hir, HirKind};
+use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
 
 /// A regular expression. Two are equal if their texts are equal.
-#[derive(Debug, Clone)]
-pub(super) struct Pattern {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct LazyRegex {
     text: String,
     /// Names of the groups, in order.
     names: Vec<String>,
@@ -20,7 +22,7 @@ pub(super) struct Pattern {
     compiled: OnceLock<Option<Regex>>,
 }
 
-impl Pattern {
+impl LazyRegex {
     /// Parses `text`, which is part of `document`.
     ///
     /// The expressions of an operator are compiled at once, so that a mistake is reported when the
@@ -55,19 +57,39 @@ impl Pattern {
         self.compiled.get_or_init(|| Regex::new(&self.text).ok()).as_ref()
     }
 
+    /// Returns the expression as it was written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the names of the groups.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 }
 
-impl PartialEq for Pattern {
+impl From<LazyRegex> for String {
+    fn from(pattern: LazyRegex) -> Self {
+        pattern.text
+    }
+}
+
+impl TryFrom<String> for LazyRegex {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parsed(&text).ok_or("no regular expression")
+    }
+}
+
+impl PartialEq for LazyRegex {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for Pattern {}
+impl Eq for LazyRegex {}
 
 /// Adds the names of the groups in `hir`. regex-syntax bounds its depth.
 fn add_names(hir: &Hir, names: &mut Vec<String>) {
@@ -90,8 +112,8 @@ fn add_names(hir: &Hir, names: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    fn whole(text: &str) -> Option<Pattern> {
-        Pattern::whole_word(&Document::new("tools.toml", ""), text)
+    fn whole(text: &str) -> Option<LazyRegex> {
+        LazyRegex::whole_word(&Document::new("tools.toml", ""), text)
     }
 
     #[test]

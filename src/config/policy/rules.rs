@@ -7,6 +7,7 @@ use toml::Spanned;
 
 use super::commands;
 use super::flags::DeclaredCommand;
+use super::pattern::LazyRegex;
 use super::schema::WrittenCommand;
 use crate::document::{Document, Mistake, Reason};
 use crate::profile::Profiles;
@@ -72,6 +73,10 @@ table! {
         ///
         /// Default: all rules, and everything that the network class reaches. Example: `["pypi"]`.
         egress: Option<Spanned<Vec<String>>>,
+        /// Commands that the rule refuses: with `deny` these alone, and with `allow` as exceptions.
+        /// A note for agents, and no boundary: a program can have the effect of a command without
+        /// its words.
+        commands: WrittenCommands = WrittenCommands::default(),
         /// Limits below those of the profile.
         limits: WrittenLimits = WrittenLimits::default(),
         /// Reason for the rule; a denial shows it to the caller. Example: `"contained, not
@@ -120,6 +125,18 @@ table! {
 }
 
 table! {
+    /// Commands that a rule refuses.
+    #[derive(Default)]
+    struct WrittenCommands {
+        /// Regular expressions. The rule refuses a call if one of them matches somewhere in its
+        /// words, separated by spaces, or in its script.
+        ///
+        /// Default: `[]`, every call. Example: `["git +push"]`.
+        deny: Vec<Spanned<String>> = Vec::new(),
+    }
+}
+
+table! {
     /// Example of a call.
     struct Example {
         /// Name of the tool. Example: `"bash"`.
@@ -128,6 +145,11 @@ table! {
         ///
         /// Default: any client that the rule matches. Example: `"ci"`.
         client: Option<String>,
+        /// Text of a command that the rule refuses; required in `matches` of a rule that denies by
+        /// `commands`.
+        ///
+        /// Default: no text. Example: `"git push"`.
+        command: Option<String>,
     }
 }
 
@@ -139,6 +161,9 @@ pub struct Rule {
     /// Clients that the rule applies to. Empty for every client.
     pub clients: BTreeSet<String>,
     pub effect: Effect,
+    /// Expressions of the commands that are refused, whatever the effect. If there are some, a rule
+    /// that denies has no effect on other commands.
+    pub commands: Vec<LazyRegex>,
     pub why: String,
     /// Tools in the examples `matches` and `not_matches` of the file, which were tested when the
     /// file was parsed.
@@ -177,7 +202,19 @@ impl Rule {
 
     fn matches_example(&self, example: &Example) -> bool {
         let client = example.client.as_deref();
-        self.matches(&example.tool) && client.is_none_or(|client| self.is_about(client))
+        let is_about_command = match example.command.as_deref() {
+            Some(command) => self.refuses_command(command),
+            None => self.effect != Effect::Deny || self.commands.is_empty(),
+        };
+        self.matches(&example.tool)
+            && client.is_none_or(|client| self.is_about(client))
+            && is_about_command
+    }
+
+    /// Returns true if the rule refuses calls by their command, and this is such a command.
+    pub(super) fn refuses_command(&self, text: &str) -> bool {
+        // They were compiled when the operator's file was read.
+        self.commands.iter().any(|it| it.regex().is_none_or(|regex| regex.is_match(text)))
     }
 
     /// Returns true if the two rules apply to no client in common.
@@ -249,6 +286,7 @@ fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Resu
         tools,
         clients: clients.unwrap_or_default(),
         effect,
+        commands: refused_commands(document, written)?,
         why: written.why.as_str().to_owned(),
         matches: named(&written.matches),
         not_matches: named(&written.not_matches),
@@ -299,6 +337,17 @@ fn effect(
     let others = written.choice.as_ref().map(Spanned::get_ref).into_iter().flatten();
     let choice = others.map(named).collect::<Result<_, _>>()?;
     Ok(Effect::Allow { profile: name, choice, limits: lowered, egress: egress(document, written)? })
+}
+
+/// Reads the expressions of the commands that a rule refuses.
+fn refused_commands(document: &Document, written: &WrittenRule) -> Result<Vec<LazyRegex>, Mistake> {
+    let pattern = |text: &Spanned<String>| {
+        LazyRegex::new(document, text.get_ref()).ok_or_else(|| {
+            let message = format!("`{}` is no regular expression", text.get_ref().escape_default());
+            document.mistake(text.span(), message)
+        })
+    };
+    written.commands.deny.iter().map(pattern).collect()
 }
 
 /// Reads the network rules that a rule allows. The profile may get network rules at start, so their

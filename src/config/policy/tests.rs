@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use model::call::{Argv, Env, Stdin};
+use model::call::{Argv, Env, Script, Stdin};
 use model::defaults::{GIB, MIB};
 
 fn profiles() -> Profiles {
@@ -120,6 +120,63 @@ fn a_choice_is_of_profiles_that_are_there_and_of_rules_that_allow() {
     );
     let deny = DENY.replace("action = \"deny\"", "action = \"deny\"\nchoice = []");
     assert_eq!(mistake(&deny), "p.toml:6:10: rule `no` denies; a `choice` means nothing there");
+}
+
+/// Returns a rule that refuses commands of `bash` by these expressions.
+fn refusing(deny: &str, example: &str) -> String {
+    format!(
+        "[[rule]]\nid = \"no-push\"\ntools = [\"bash\"]\naction = \"deny\"\nwhy = \"people push\"\n\
+         commands = {{ deny = [{deny}] }}\nmatches = [{{ tool = \"bash\", command = \"{example}\" }}]\n"
+    )
+}
+
+#[test]
+fn a_rule_refuses_commands_by_their_text() {
+    let push = policy(&[&allow("a", ""), &refusing("'git +push', '^sudo '", "git  push origin")]);
+    let run = |words: &[&str], script: Option<&str>| {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        let call = Call {
+            argv: Argv::new(words).unwrap_or_else(|error| panic!("{error}")),
+            script: script.map(|text| Script::new("command", text.to_owned()).expect("a script")),
+            ..call("bash", Asked::default())
+        };
+        let decided = push.decide(&Principal::local(), call, &profiles(), Workspace::Fresh.into());
+        decided.map(|grant| grant.rule().to_owned()).map_err(|denial| denial.to_string())
+    };
+    let refused = Err("denied by rule `no-push`: people push".to_owned());
+    assert_eq!(run(&["bash", "-c", "git push"], None), refused);
+    assert_eq!(run(&["bash"], Some("cd x && git  push -f")), refused);
+    assert_eq!(run(&["sudo", "id"], None), refused);
+    assert_eq!(run(&["bash"], Some("sudo id")), refused);
+    assert_eq!(run(&["bash", "-c", "git pull; echo sudo x"], None), Ok("a".to_owned()));
+    // An exception of a rule that allows has that rule's reason.
+    let exception = allow("a", "").replace("why", "commands = { deny = ['x'] }\nwhy");
+    let excepting = policy(&[&exception]);
+    let words = |word: &str| Argv::new(vec![word.to_owned()]).unwrap_or_else(|e| panic!("{e}"));
+    let decide = |argv: Argv| {
+        let call = Call { argv, ..call("bash", Asked::default()) };
+        let decided =
+            excepting.decide(&Principal::local(), call, &profiles(), Workspace::Fresh.into());
+        decided.map(|_| ()).map_err(|denial| denial.to_string())
+    };
+    assert_eq!(decide(words("xy")), Err("denied by rule `a`: w".to_owned()));
+    assert_eq!(decide(words("y")), Ok(()));
+    // The tool itself stays allowed and listed.
+    assert!(push.terms("bash", &profiles()).is_ok());
+}
+
+#[test]
+fn a_rule_of_commands_denies_and_shows_one() {
+    assert_eq!(mistake(&refusing("'('", "x")), "p.toml:7:22: `(` is no regular expression");
+    assert_eq!(
+        mistake(&refusing("'git push'", "git pull")),
+        "p.toml:8:12: rule `no-push` should match and does not: `bash`"
+    );
+    let shows_none = refusing("'git push'", "x").replace(", command = \"x\"", "");
+    assert_eq!(
+        mistake(&shows_none),
+        "p.toml:8:12: rule `no-push` should match and does not: `bash`"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::decimal::Decimal;
-use super::pattern::Pattern;
+use super::pattern::LazyRegex;
 use super::reach::{TargetReach, TooLarge};
 use model::call::Cwd;
 use model::egress::Net;
@@ -16,8 +16,8 @@ pub const WORD_BYTES: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Type {
     pub kind: WordType,
-    /// Pattern that the whole word must match.
-    pub(super) pattern: Option<Pattern>,
+    /// Expression that the whole word must match.
+    pub(super) pattern: Option<LazyRegex>,
     pub max_bytes: usize,
     /// Targets that a host, a network or a URL may name.
     pub reach: TargetReach,
@@ -94,7 +94,7 @@ impl Type {
         if word.len() > self.max_bytes {
             return Err(format!("is longer than {} bytes", self.max_bytes));
         }
-        let fits = |pattern: &Pattern| pattern.regex().is_some_and(|regex| regex.is_match(word));
+        let fits = |pattern: &LazyRegex| pattern.regex().is_some_and(|regex| regex.is_match(word));
         if self.pattern.as_ref().is_some_and(|pattern| !fits(pattern)) {
             return Err("does not have the form that is taken here".to_owned());
         }

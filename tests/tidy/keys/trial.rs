@@ -40,6 +40,7 @@ const NEEDED: &[(ConfigFile, &str, &str)] = &[
         "rule.not_matches.",
         "[[rule]]\ntools = [\"calculate\"]\nmatches = [{ tool = \"calculate\" }]",
     ),
+    (ConfigFile::Policy, "rule.matches.command", "[[rule]]\ncommands = { deny = [\"git push\"] }"),
     (
         ConfigFile::Policy,
         "tool.",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::document::{Document, Mistake};
 use crate::policy::hooks::{FlagCheck, HookPoint, HookScript, Hooks, LineReader, Replacement};
-use crate::policy::pattern::Pattern;
+use crate::policy::pattern::LazyRegex;
 use crate::policy::schema::{
     WrittenCheck, WrittenCommand, WrittenHook, WrittenReader, WrittenReplacement,
 };
@@ -116,7 +116,7 @@ fn reader(document: &Document, written: &WrittenReader) -> Result<LineReader, Mi
         let message = "a reader's name is lower-case letters and underscores";
         return Err(document.mistake(written.name.span(), message));
     }
-    let Some(pattern) = Pattern::new(document, written.pattern.get_ref()) else {
+    let Some(pattern) = LazyRegex::new(document, written.pattern.get_ref()) else {
         return Err(document.mistake(written.pattern.span(), "`pattern` is no regular expression"));
     };
     Ok(LineReader { name: name.clone(), pattern, all: written.all })
