@@ -19,7 +19,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_path_that_changes_in_memory_is_not_watched", raced).needs(PYTHON),
     claim("a_refused_watch_is_reported", reported),
     claim("inotify_watches_are_limited_per_user", watches).needs(PYTHON),
-    claim("a_program_that_cannot_be_looked_into_is_refused", untraceable).needs(PYTHON),
+    claim("a_request_to_be_untraceable_has_no_effect", stays_traceable).needs(PYTHON),
+    claim("a_program_that_is_unreadable_by_its_mode_is_refused", unreadable).needs(PYTHON),
     claim("a_file_follows_its_end_in_a_granted_directory", follows),
     claim("no_call_that_watches_a_whole_mount_is_there", fanotify).needs(&[Need::Python]),
 ];
@@ -329,20 +330,41 @@ held = os.open('/usr/bin', os.O_RDONLY); print(call(72, held, 1026, 1), call(72,
     equal("all refused", output.trimmed(), "EPERM EPERM EPERM EPERM")
 }
 
-/// Simulates kernel.yama.ptrace_scope above 1 for all programs: init can read neither memory nor descriptors.
-fn untraceable(caller: &Caller) -> Check {
+/// Calls that init answers after reading the caller's memory or descriptors, each with its result.
+const ASKED: &str = "
+plain, path = socket.socket(), socket.socket(socket.AF_UNIX)
+def answers():
+    acts = [lambda: plain.bind(('127.0.0.1', 0)), lambda: path.bind('/tmp/socket'), lambda: os.truncate('/workspace/f', 1), lambda: os.mkdir('/tmp/d')]
+    print(type(instance()).__name__, type(watch('/tmp')).__name__, *(tried(act) for act in acts))
+";
+
+/// PR_SET_DUMPABLE (4) with 0, as key agents and password tools call it, and PR_GET_DUMPABLE (3).
+fn stays_traceable(caller: &Caller) -> Check {
     let path = caller.directory("grant")?.display().to_string();
     let script = format!(
-        "{EPOLL}{INOTIFY}
-open('/workspace/f', 'w').close(); plain, path = socket.socket(), socket.socket(socket.AF_UNIX)
-for state in 1, 0:
-    libc.prctl(4, state)
-    print(type(instance()).__name__, type(watch('/tmp')).__name__, end=' ')
-    acts = [lambda: plain.bind(('127.0.0.1', 0)), lambda: path.bind('/tmp/socket'), lambda: os.truncate('/workspace/f', 1), lambda: os.mkdir('/tmp/d')]
-    print(*(tried(act) for act in acts)); plain = socket.socket()
-print(watch('/tmp'), os.path.getsize('/workspace/f'))"
+        "{EPOLL}{INOTIFY}{ASKED}
+open('/workspace/f', 'w').close()
+print(call(157, 3), call(157, 4, 0), call(157, (1 << 32) | 4, 0), call(157, 3), call(157, 4, 2), call(157, 4, 1))
+answers()
+print(os.path.getsize('/workspace/f'), os.sysconf('SC_PHYS_PAGES') > 0)"
     );
     let output = python(caller, &["--rw", &path], &script)?;
-    let expected = "int int ok ok ok ok\nint str EPERM EPERM EPERM EPERM\nEPERM 1";
-    equal("refused", (output.trimmed(), output.stderr.as_str()), (expected, ""))
+    let expected = "1 0 0 1 EINVAL 0\nint int ok ok ok ok\n1 True";
+    equal("answered", (output.trimmed(), output.stderr.as_str()), (expected, ""))?;
+    // The control: outside the request has an effect.
+    let outside = format!("{CALLS}\nprint(libc.prctl(4, 0), libc.prctl(3))");
+    equal("outside", caller.python_outside(&outside)?.trimmed(), "0 0")
+}
+
+/// Init can read neither memory nor descriptors of such a program, as with kernel.yama.ptrace_scope
+/// above 1 of any program.
+fn unreadable(caller: &Caller) -> Check {
+    let path = caller.directory("grant")?.display().to_string();
+    let script = format!("{CALLS}\n{EPOLL}{INOTIFY}{ASKED}\nanswers()");
+    let shell = "cp /usr/bin/python3 /tmp/py; touch /workspace/f; export PYTHONHOME=/usr
+        /tmp/py -c \"$0\"; rm -r /tmp/d /tmp/socket; chmod 0111 /tmp/py; /tmp/py -c \"$0\"
+        ls -A /tmp /workspace | grep -c '^d$\\|^socket$'; stat -c %s /workspace/f";
+    let output = caller.run(&["--rw", &path], &["bash", "-c", shell, &script])?;
+    let expected = "int int ok ok ok ok\nint str EPERM EPERM EPERM EPERM\n0\n1";
+    equal("refused", output.trimmed(), expected)
 }

@@ -98,10 +98,15 @@ const FCNTLS: &[(u32, u32)] = &[
 /// PR_SET_CHILD_SUBREAPER: orphans become the children of the process that sets it, and not of init.
 pub(super) const SUBREAPER: u32 = 36;
 
+/// PR_SET_DUMPABLE, and the value with which a process asks to be untraceable.
+const SET_DUMPABLE: u32 = 4;
+const NOT_DUMPABLE: u64 = 0;
+
 /// Allowed prctl(2) options. Left out: seccomp, changes of capabilities, PR_SET_MM, system call
-/// dispatch, core scheduling, and weaker speculation control.
+/// dispatch, core scheduling, and weaker speculation control. `process_options` adds
+/// [`SET_DUMPABLE`].
 const PRCTLS: &[(u32, u32)] = &[
-    (1, 4),   // death signal, dumpable
+    (1, 3),   // death signal; PR_GET_DUMPABLE
     (7, 8),   // capabilities kept over setuid: cells have no capability
     (15, 16), // thread names
     (21, 21), // PR_GET_SECCOMP
@@ -160,11 +165,21 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
 
 /// Allows the listed options of prctl(2). Init is asked about [`SUBREAPER`] where its watch learns from
 /// parents which process made which.
+///
+/// A request to become untraceable returns 0 without effect: init reads the arguments of the calls
+/// that it answers in the caller's memory, and could answer an untraceable process none of them.
+/// No wall depends on the flag: processes of one cell are not protected from each other in any case,
+/// no process outside of the cell but the operator's can trace them, and the limit of core files
+/// does not depend on it. PR_GET_DUMPABLE returns the true value; programs that set the flag check
+/// only whether that succeeded.
 fn process_options(memory: MemoryHold) -> Verdict {
     let is_asked = |option| memory == MemoryHold::BestEffort && option == SUBREAPER;
-    let allowed: Vec<(u32, u32)> =
-        PRCTLS.iter().copied().filter(|(option, _)| !is_asked(*option)).collect();
-    Verdict::in_ranges(0, &allowed)
+    let listed = PRCTLS.iter().copied().filter(|(option, _)| !is_asked(*option));
+    let mut allowed: Vec<All> = listed.map(|range| within(0, range)).collect();
+    let sets_dumpable = Test::low(0, Op::Eq, SET_DUMPABLE);
+    allowed.push(vec![sets_dumpable, Test::full(1, Op::Ne, NOT_DUMPABLE)]);
+    let untraceable = vec![sets_dumpable, Test::full(1, Op::Eq, NOT_DUMPABLE)];
+    Verdict::AllowOrProbe(allowed, Probe { when: vec![untraceable], errno: 0 })
 }
 
 /// Uid and gid of every program in a cell that has a user namespace.

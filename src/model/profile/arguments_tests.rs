@@ -72,7 +72,7 @@ fn fcntl_sets_no_signal_owner_and_no_lease() {
 
 #[test]
 fn prctl_names_threads_and_installs_no_filter() {
-    for option in [1, 4, 15, 16, 23, 38, 39, 0x5356_4d41] {
+    for option in [1, 3, 15, 16, 23, 38, 39, 0x5356_4d41] {
         assert!(allows("prctl", &[option]), "{option}");
     }
     // SET_SECCOMP, CAPBSET_DROP, SET_SECUREBITS, SET_MM, SET_SPECULATION_CTRL, dispatch, SCHED_CORE, SET_PTRACER.
@@ -80,6 +80,22 @@ fn prctl_names_threads_and_installs_no_filter() {
         assert!(!allows("prctl", &[option]), "{option}");
         assert!(!allows("prctl", &[dirty(option)]), "{option} with a full upper half");
     }
+}
+
+#[test]
+fn no_process_becomes_untraceable() {
+    let verdict = condition("prctl", MemoryHold::CgroupV2).expect("a condition");
+    let answer = |option, value| {
+        let arguments = [option, value, 0, 0, 0, 0];
+        (verdict.allows(&arguments), verdict.quiet(&arguments))
+    };
+    assert_eq!(answer(4, 0), (false, Some(0)), "returns 0 without effect");
+    assert_eq!(answer(dirty(4), 0), (false, Some(0)), "with a full upper half");
+    // The kernel compares the whole register, and refuses these values.
+    for value in [1, 2, 1 << 32, u64::MAX] {
+        assert_eq!(answer(4, value), (true, None), "{value:#x}");
+    }
+    assert_eq!(answer(3, 0), (true, None), "PR_GET_DUMPABLE");
 }
 
 #[test]
