@@ -19,7 +19,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_terminals_input_cannot_be_forged", terminal).needs(RAW),
     claim("arguments_are_compared_by_their_low_32_bits", low_bits).needs(RAW),
     claim("set_id_bits_are_refused_and_other_modes_work", set_id).needs(RAW),
-    claim("signals_cannot_be_aimed_through_descriptors", owners).needs(RAW),
+    claim("a_descriptors_signals_reach_the_cells_processes_and_not_init", owners).needs(RAW),
     claim("calls_that_no_shell_needs_are_refused_and_their_neighbours_work", unneeded).needs(RAW),
     claim("files_in_memory_are_neither_shown_nor_dropped", page_cache).needs(RAW),
     claim("sockets_take_listed_options_only", options).needs(RAW),
@@ -245,16 +245,29 @@ print(oct(os.stat('/tmp/f').st_mode), os.path.exists('/tmp/g'))"
     equal("chmod, open, creat, openat, fchmodat", caller.python(&script)?.trimmed(), expected)
 }
 
+/// F_SETOWN (8) and what is left out beside it; F_GETFD, F_DUPFD_CLOEXEC, F_GETOWN_EX.
 fn owners(caller: &Caller) -> Check {
     let script = format!(
         "{CALLS}
 r, w = os.pipe()
 print([call(72, r, c, 1) for c in (8, 10, 15, 1024, 1026)], call(16, r, 0x8901, struct.pack('i', 1)), call(16, r, 0x8902, struct.pack('i', 1)))
-print(call(72, r, 1, 0), call(72, r, 1030, 0) > 0, call(72, r, 9, 0))"
+print([call(72, r, 8, who) for who in (-1, 1 << 32 | 1, 0xffffffff)], call(72, 1 << 32 | r, 1 << 32 | 8, 1))
+print([call(72, r, 8, who) for who in (999999, -999999, 0)], call(72, r, 1, 0), call(72, r, 1030, 0) > 0)
+me = os.getpgrp(); owner = bytes(8)
+for who in me, -me:
+    seen = []; signal.signal(signal.SIGIO, lambda *_: seen.append('SIGIO'))
+    print(call(72, r, 8, who), call(72, r, 16, owner), struct.unpack('2i', owner) == (1 if who > 0 else 2, me), end=' ')
+    import fcntl; fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC); os.write(w, b'x'); print(seen)"
     );
-    let output = caller.python(&script)?;
-    let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM EPERM\n1 True 0";
-    equal("F_SETOWN and its like; F_GETFD, F_DUPFD, F_GETOWN", output.trimmed(), expected)
+    let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
+    let expected = "['EPERM', 'EPERM', 'EPERM', 'EPERM', 'EPERM'] EPERM EPERM\n\
+        ['EPERM', 'EPERM', 'EPERM'] EPERM\n['ESRCH', 'ESRCH', 0] 1 True\n\
+        0 0 True ['SIGIO']\n0 0 True ['SIGIO']\n";
+    equal("F_SETOWN and its like", text(&report, "stdout"), expected)?;
+    equal("reported", denials(&report), vec![("fcntl".to_owned(), 9), ("ioctl".to_owned(), 2)])?;
+    // The control: outside, process 1 can be named.
+    let outside = format!("{CALLS}\nr, w = os.pipe()\nprint(call(72, r, 8, 1))");
+    equal("outside", caller.python_outside(&outside)?.trimmed(), "0")
 }
 
 /// Priority inheritance, data out of band, merging of pages, timers on processor time, `syncfs`, `setxattrat`.

@@ -50,7 +50,7 @@ pub(super) const FAMILIES: [(Family, &str, u32); 3] =
 /// Allowed ioctl(2) requests. Left out: TIOCSTI (0x5412), TIOCLINUX (0x541c), TIOCCONS (0x541d) and
 /// TIOCSETD (0x5423), which push input into or change terminals; FS_IOC_SETFLAGS; every device,
 /// namespace and block request; socket requests that change an interface; FIOSETOWN and SIOCSPGRP,
-/// which send signals.
+/// which name the process that gets a signal by a pointer (see [`signal_owners`]).
 const IOCTLS: &[(u32, u32)] = &[
     (0x5401, 0x5411),           // terminal attributes, foreground group, pending output
     (0x5413, 0x541b),           // window size, modem lines, FIONREAD
@@ -82,9 +82,13 @@ const IOCTLS: &[(u32, u32)] = &[
     (0x8004_5200, 0x8004_5200), // RNDGETENTCNT
 ];
 
-/// Allowed fcntl(2) commands. Left out: F_SETOWN, F_SETSIG and F_SETOWN_EX, which have evaded
-/// Landlock's signal scope; F_SETLEASE, F_NOTIFY and F_SETDELEG, which block or watch other users
-/// of a file, including those on the host.
+/// F_SETOWN: names the process or group that gets a descriptor's SIGIO and SIGURG.
+const F_SETOWN: u32 = 8;
+
+/// Allowed fcntl(2) commands. Left out: F_SETSIG and F_SETOWN_EX, whose signal or process is chosen
+/// freely or behind a pointer, and F_SETOWN, except by [`signal_owners`]: they have evaded Landlock's
+/// signal scope. F_SETLEASE, F_NOTIFY and F_SETDELEG block or watch other users of a file, including
+/// those on the host.
 const FCNTLS: &[(u32, u32)] = &[
     (0, 7),       // duplicate, flags, locks
     (9, 9),       // F_GETOWN
@@ -180,6 +184,22 @@ fn process_options(memory: MemoryHold) -> Verdict {
     allowed.push(vec![sets_dumpable, Test::full(1, Op::Ne, NOT_DUMPABLE)]);
     let untraceable = vec![sets_dumpable, Test::full(1, Op::Eq, NOT_DUMPABLE)];
     Verdict::AllowOrProbe(allowed, Probe { when: vec![untraceable], errno: 0 })
+}
+
+/// Allows fcntl(2) with F_SETOWN too, in cells with a pid namespace: no number in it names a process
+/// or group outside. Init (1) and its group (-1) are left out. The signal is SIGIO or SIGURG, which
+/// these processes may send to each other by kill(2).
+pub(super) fn signal_owners() -> Verdict {
+    const INIT: u32 = 1;
+    const GROUP_OF_INIT: u32 = u32::MAX;
+    let mut allowed: Vec<All> = FCNTLS.iter().map(|range| within(1, *range)).collect();
+    // The kernel takes an int, the low half of the register.
+    allowed.push(vec![
+        Test::low(1, Op::Eq, F_SETOWN),
+        Test::low(2, Op::Ne, INIT),
+        Test::low(2, Op::Ne, GROUP_OF_INIT),
+    ]);
+    Verdict::AllowIf(allowed)
 }
 
 /// Uid and gid of every program in a cell that has a user namespace.

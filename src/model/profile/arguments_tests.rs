@@ -71,6 +71,23 @@ fn fcntl_sets_no_signal_owner_and_no_lease() {
 }
 
 #[test]
+fn with_a_pid_namespace_a_process_gets_a_descriptors_signals_and_init_does_not() {
+    let verdict = signal_owners();
+    let allows = |command: u64, who: u64| verdict.allows(&[0, command, who, 0, 0, 0]);
+    let group = |number: u64| number.wrapping_neg();
+    for who in [0, 2, 3, 4096, group(2), group(3), 1 << 31] {
+        assert!(allows(8, who) && allows(dirty(8), dirty(who)), "{who:#x}");
+    }
+    for who in [1, group(1), 0xffff_ffff, 1 << 32 | 1, dirty(1)] {
+        assert!(!allows(8, who) && !allows(dirty(8), who), "{who:#x}");
+    }
+    for command in [10, 15, 1024, 1026] {
+        assert!(!allows(command, 3), "{command}");
+    }
+    assert!(allows(2, 1), "F_SETFD with FD_CLOEXEC");
+}
+
+#[test]
 fn prctl_names_threads_and_installs_no_filter() {
     for option in [1, 3, 15, 16, 23, 38, 39, 0x5356_4d41] {
         assert!(allows("prctl", &[option]), "{option}");

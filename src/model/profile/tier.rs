@@ -95,6 +95,7 @@ pub fn reason(tier: Tier, call: &str) -> Option<&'static str> {
 /// Returns the tier's condition on the arguments of a call, if it is stricter than the floor's.
 pub(super) fn condition(tier: Tier, call: &str) -> Option<Verdict> {
     match tier {
+        Tier::Full if call == "fcntl" => Some(arguments::signal_owners()),
         Tier::Full => arguments::cell_ids(call),
         Tier::Bare => bare_condition(call),
     }

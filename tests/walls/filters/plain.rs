@@ -244,6 +244,8 @@ fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
             arguments.first().is_some_and(|flags| flags & !(0x200 | 0x400 | 0x4_0000) == 0)
         }
         "ioctl" => requests().any(|range| range.contains(&word(1))),
+        // The owner of a descriptor's signals is neither init nor its group.
+        "fcntl" if word(1) == 8 => !matches!(word(2), 1 | u32::MAX),
         "fcntl" => matches!(word(1), 0..=7 | 9 | 11 | 16 | 36..=38 | 1025 | 1030..=1038),
         "prctl" => prctl(word(0)),
         "arch_prctl" => matches!(word(0), 0x1001..=0x1004 | 0x1011 | 0x1021..=0x1023),
