@@ -18,7 +18,7 @@ use super::remains::{self, Names};
 use super::run_result::{Ran, RunEnd};
 use super::traces::{contents, gets_hurt, has_datagram, with_argument};
 use model::accounts;
-use model::profile::calls;
+use model::profile::{calls, floor};
 
 /// Search path of programs without a sandbox.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
@@ -434,7 +434,10 @@ fn unlisted() -> String {
     // The first two are granted by a separate key of profiles. The others are never seen by a
     // filter: the kernel executes them, and answers calls outside of its trampolines with an error
     // or a signal.
-    let excluded = ["execve", "execveat", "uprobe", "uretprobe"].map(calls::number);
+    let excluded = ["execve", "execveat", "uprobe", "uretprobe"].into_iter();
+    // A success of these does not show whether the kernel executed them.
+    let excluded = excluded.chain(floor::without_effect());
+    let excluded: Vec<Option<u32>> = excluded.map(calls::number).collect();
     let numbers =
         (low..high).filter(|number| !listed.contains(number) && !excluded.contains(&Some(*number)));
     numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(",")

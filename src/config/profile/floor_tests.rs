@@ -75,6 +75,26 @@ fn clone3_and_openat2_are_absent_in_every_profile() {
 }
 
 #[test]
+fn sync_has_no_effect_even_where_a_profile_lists_it() {
+    let listed = |name: &str| {
+        let mut profile = shipped("bash");
+        profile.calls.extend(number(name));
+        profile
+    };
+    for name in ["sync", "syncfs"] {
+        for profile in [greedy(), shipped("bash"), shipped("bc"), listed(name)] {
+            for memory in [MemoryHold::CgroupV2, MemoryHold::BestEffort] {
+                assert_eq!(verdict(name, &profile, memory), Some(Verdict::Errno(0)), "{name}");
+            }
+        }
+    }
+    for name in ["fsync", "fdatasync", "sync_file_range"] {
+        let verdict = verdict(name, &shipped("bash"), MemoryHold::BestEffort);
+        assert_eq!(verdict, Some(Verdict::Allow), "{name}");
+    }
+}
+
+#[test]
 fn calls_that_make_unseen_memory_need_a_memory_cgroup() {
     let bash = shipped("bash");
     for name in NEEDS_MEMORY_CGROUP {

@@ -7,7 +7,8 @@ use super::arguments;
 use super::calls::{name, number};
 use super::condition::Verdict;
 use super::never::{
-    ABSENT, FORKS, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, RefusedGroup, keyed, reason,
+    ABSENT, FORKS, LENDS_PAGES, NEEDS_MEMORY_CGROUP, NEVER, ON_REQUEST, RefusedGroup,
+    WITHOUT_EFFECT, keyed, reason,
 };
 use super::{Exec, Profile, tier};
 use crate::receipt::{MemoryHold, Tier};
@@ -50,6 +51,9 @@ pub fn verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict>
     }
     for absent in ABSENT.iter().flat_map(|group| group.names) {
         insert(&mut verdicts, absent, Verdict::Errno(libc::ENOSYS));
+    }
+    for ignored in without_effect() {
+        insert(&mut verdicts, ignored, Verdict::Errno(0));
     }
     verdicts
 }
@@ -211,6 +215,9 @@ pub fn condition(call: &str) -> Option<&'static str> {
             "without a control group, shared memory without a file is ENOMEM beyond the cell's limit",
         ),
         ANSWERED => Some("answered with the cell's own memory; load and uptime are made up"),
+        _ if without_effect().any(|name| name == call) => {
+            Some("answered 0 without effect in every profile")
+        }
         _ if needs_memory_cgroup(call) => {
             Some("only where a memory cgroup holds the cell's memory")
         }
@@ -230,6 +237,11 @@ pub fn never() -> impl Iterator<Item = (RefusedGroup, i32)> {
     denied.chain(ABSENT.iter().map(|group| (*group, libc::ENOSYS)))
 }
 
+/// Returns the calls that every profile answers with 0, and the kernel does not execute.
+pub fn without_effect() -> impl Iterator<Item = &'static str> {
+    WITHOUT_EFFECT.iter().flat_map(|group| group.names.iter().copied())
+}
+
 /// Returns the risk of granting a call that no shipped profile grants.
 #[must_use]
 pub fn caution(call: &str) -> Option<&'static str> {
@@ -238,7 +250,8 @@ pub fn caution(call: &str) -> Option<&'static str> {
 
 /// Returns every call that the floor classifies by name, outside the shipped profiles.
 pub fn classified() -> impl Iterator<Item = &'static str> {
-    let groups = NEVER.iter().chain(ABSENT).chain(ON_REQUEST).flat_map(|group| group.names);
+    let groups = NEVER.iter().chain(ABSENT).chain(ON_REQUEST).chain(WITHOUT_EFFECT);
+    let groups = groups.flat_map(|group| group.names);
     let keyed = super::never::KEYED.iter().flat_map(|(_, names)| names.iter());
     groups.chain(keyed).copied()
 }

@@ -135,6 +135,11 @@ pub const ABSENT: &[RefusedGroup] = &[
     ),
 ];
 
+/// Calls answered with 0 without effect in every profile: they would have the host write all that it
+/// holds of its filesystems, and wait for it. fsync(2) of the program's own files works.
+pub const WITHOUT_EFFECT: &[RefusedGroup] =
+    &[group("it makes one process wait for the whole machine's disks", &["sync", "syncfs"])];
+
 /// Calls that another key of a profile grants, with that key.
 pub(crate) const KEYED: &[(&str, &[&str])] =
     &[("exec", &["execve", "execveat"]), ("sockets", &["socket", "socketpair"])];
@@ -154,7 +159,6 @@ pub const ON_REQUEST: &[RefusedGroup] = &[
     group("it maps pages into a pipe; rarely used, often attacked", &["vmsplice"]),
     group("it changes file attributes beyond mode and times", &["file_getattr", "file_setattr"]),
     group("shadow stacks; libc does without", &["map_shadow_stack"]),
-    group("it makes one process wait for the whole machine's disks", &["sync", "syncfs"]),
 ];
 
 /// Calls that allocate memory which no watchdog sees; allowed only if a cgroup bounds the cell's
