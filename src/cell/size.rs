@@ -108,6 +108,22 @@ pub fn age(clocks: Clocks) -> Result<TimeSpec> {
     }
 }
 
+/// Returns the time at which a cell's machine was started, in seconds since 1970. ps(1) and its like
+/// add the start of a process by the boot clock (proc_pid_stat(5)). With the host's clocks that time
+/// would be the host's: it is made up.
+///
+/// # Errors
+/// The errno of clock_gettime(2).
+pub fn boot_time(clocks: Clocks) -> Result<i64> {
+    match clocks {
+        Clocks::Own => {
+            let now = clock_gettime(ClockId::CLOCK_REALTIME)?;
+            Ok((now - clock_gettime(ClockId::CLOCK_BOOTTIME)?).tv_sec())
+        }
+        Clocks::Host => Ok(1),
+    }
+}
+
 /// Writes the path of the file of `slot` in the template, without allocation.
 pub fn path(buffer: &mut [u8; 64], slot: Slot, fact: Fact) -> Result<&CStr> {
     let mut rest = buffer.as_mut_slice();

@@ -8,6 +8,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_call_sees_its_lowered_memory", jobs_memory).needs(&[Need::Procps]),
     claim("sysinfo_describes_the_cell", sysinfo).needs(&[Need::Python]),
     claim("clocks_start_with_the_supervisor", clocks).needs(&[Need::Python, Need::TimeNamespace]),
+    claim("processes_show_when_they_were_started", started).needs(&[
+        Need::Procps,
+        Need::Python,
+        Need::TimeNamespace,
+    ]),
     claim("sleeps_and_time_limits_are_exact", sleeps).needs(&[Need::Python, Need::TimeNamespace]),
     claim("every_other_entry_of_the_host_is_absent", hidden),
     claim("the_links_of_proc_stay", links),
@@ -98,6 +103,21 @@ print(os.read(r, 9).decode())"
         "import os; print(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))",
     )?;
     holds("outside it is the host's", &control, control.trimmed() != memory.to_string())
+}
+
+/// ps(1) and Python's psutil add `btime` of `/proc/stat` to the start of a process by the boot clock.
+fn started(caller: &Caller) -> Check {
+    let script = "booted=$(sed -n 's/^btime //p' /proc/stat); up=$(cut -d. -f1 /proc/uptime)
+echo $(($(date +%s) - booted - up)); sleep 2; now=$(date +%s)
+for pid in $$ 1; do echo $((now - $(date +%s -d \"$(ps -o lstart= -p $pid)\"))); done";
+    let output = caller.bash(script)?;
+    let differences: Vec<i64> = output.stdout.lines().flat_map(str::parse).collect();
+    // Seconds: rounded twice, and a busy machine is slow.
+    let [boot, shell, init] = differences.as_slice() else {
+        return holds("three numbers", &output, false);
+    };
+    holds("the boot", &output, (-1..=2).contains(boot))?;
+    holds("the shell and init", &output, (1..60).contains(shell) && (1..60).contains(init))
 }
 
 /// Prints the machine's age in seconds by each clock: the kernel's three, the start of this process, `/proc/uptime`

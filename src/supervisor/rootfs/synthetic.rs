@@ -9,7 +9,7 @@ use cell::ids::AGENT;
 use cell::mounts::HIDDEN;
 use cell::network::RESOLVERS;
 use cell::slot::Slot;
-use cell::{c_path, size};
+use cell::{Clocks, c_path, size};
 use model::defaults::processors;
 use model::egress::NetworkClass;
 use model::job::Limits;
@@ -107,8 +107,14 @@ pub(crate) fn script_sdk(files: &[(&str, &str)]) -> std::io::Result<()> {
 ///
 /// # Errors
 /// The error of mkdir(2), open(2) or write(2).
-pub(crate) fn store(hidden: &Path, limits: &Limits, cells: u16) -> std::io::Result<()> {
-    for (name, text) in facts(processors(), &features(&first_processor())) {
+pub(crate) fn store(
+    hidden: &Path,
+    limits: &Limits,
+    cells: u16,
+    clocks: Clocks,
+) -> std::io::Result<()> {
+    let booted = size::boot_time(clocks)?;
+    for (name, text) in facts(processors(), &features(&first_processor()), booted) {
         write_file(&hidden.join(name), &text)?;
     }
     let sizes = hidden.join(size::DIRECTORY);
@@ -140,8 +146,9 @@ fn features(cpuinfo: &str) -> String {
 
 /// Returns files of `/proc` for a machine of the cell's size, except for its memory and uptime.
 ///
-/// `features` is a line that some scripts use to choose or refuse programs.
-fn facts(processors: usize, features: &str) -> [(&'static str, String); 4] {
+/// `features` is a line that some scripts use to choose or refuse programs. `booted` is the time of
+/// the machine's start in seconds since 1970.
+fn facts(processors: usize, features: &str, booted: i64) -> [(&'static str, String); 4] {
     let cpuinfo: String = (0..processors)
         .map(|number| {
             format!(
@@ -153,7 +160,7 @@ fn facts(processors: usize, features: &str) -> [(&'static str, String); 4] {
     let times = "0 0 0 0 0 0 0 0 0 0";
     let cpus: String = (0..processors).map(|number| format!("cpu{number} {times}\n")).collect();
     let stat = format!(
-        "cpu  {times}\n{cpus}intr 0\nctxt 0\nbtime 1\nprocesses 1\nprocs_running 1\n\
+        "cpu  {times}\n{cpus}intr 0\nctxt 0\nbtime {booted}\nprocesses 1\nprocs_running 1\n\
          procs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n"
     );
     [

@@ -144,7 +144,7 @@ impl TemplateBuilder<'_> {
             synthetic::git_identity(Path::new("etc"), identity).during("writing /etc/gitconfig")?;
         }
         synthetic::script_sdk(profile.script_sdk).during("writing the functions for scripts")?;
-        synthetic::store(&hidden_here(), &profile.limits, self.cells)
+        synthetic::store(&hidden_here(), &profile.limits, self.cells, self.clocks)
             .during("writing the hidden store")?;
         self.proc_for_cells(profile.proc)?;
         become_root()?;
