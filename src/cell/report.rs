@@ -159,7 +159,7 @@ pub struct InitCounters {
     pub max_rss: u64,
     /// Number of denied calls since the last [`FromInit::Counted`]. They follow in the same packet,
     /// each a number (u16) and a count (u32). [`GUARDED`] is added to the number of a call that was
-    /// refused because of a name.
+    /// refused because of a name, [`UNREADABLE`] to that of a program whose memory init cannot read.
     pub denied: u16,
 }
 
@@ -337,6 +337,8 @@ impl From<StepFailed> for FromPayload {
 
 /// Flag in the number of a call that was refused because of a name.
 pub const GUARDED: u16 = 0x8000;
+/// Flag in the number of a call of a program whose memory init cannot read.
+pub const UNREADABLE: u16 = 0x4000;
 
 /// Bytes of one denied call in a packet.
 const DENIED_BYTES: usize = 6;
@@ -357,9 +359,13 @@ pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
             let (number, count) = pair.split_first_chunk::<2>()?;
             let number = u16::from_le_bytes(*number);
             Some(DeniedCall {
-                number: u32::from(number & !GUARDED),
+                number: u32::from(number & !(GUARDED | UNREADABLE)),
                 count: u32::from_le_bytes(*count.first_chunk::<4>()?),
-                by: if number & GUARDED == 0 { DeniedBy::Filter } else { DeniedBy::NameGuard },
+                by: match (number & GUARDED, number & UNREADABLE) {
+                    (0, 0) => DeniedBy::Filter,
+                    (0, _) => DeniedBy::UnreadableProgram,
+                    _ => DeniedBy::NameGuard,
+                },
             })
         })
         .collect()

@@ -167,7 +167,7 @@ pub(super) fn push_outcome(fields: &mut Map<String, Value>, report: &CommandRepo
     if !report.denials.is_empty() {
         fields.insert("denials".to_owned(), to_value(&report.denials));
     }
-    push_notes(fields, report.notes());
+    push_notes(fields, report.notes().into_iter().chain(report.denial_notes()).collect());
 }
 
 /// Adds remarks to fields, if there are any.

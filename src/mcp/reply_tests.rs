@@ -149,12 +149,13 @@ fn the_time_it_had_is_stated_and_whether_it_was_clamped() {
 fn denials_are_listed_with_the_grant_or_that_no_grant_exists() {
     let mut call = ran(Outcome::Exited { code: 1 });
     call.denials = vec![
-        DenialReport { syscall: "ptrace".to_owned(), count: 3, grant: None },
-        DenialReport { syscall: "mount".to_owned(), count: 1, grant: None },
+        DenialReport { syscall: "ptrace".to_owned(), count: 3, grant: None, reason: None },
+        DenialReport { syscall: "mount".to_owned(), count: 1, grant: None, reason: Some("why") },
         DenialReport {
             syscall: "socket".to_owned(),
             count: DENIALS_COUNTED,
             grant: Some("families".to_owned()),
+            reason: None,
         },
     ];
     let result = of_command(&call, Detail::Full);
@@ -162,17 +163,19 @@ fn denials_are_listed_with_the_grant_or_that_no_grant_exists() {
         text(&result),
         "[exit 1 in 12 ms; time limit 600 s]\n\
          [denied: system call ptrace, 3 times; nothing grants it]\n\
-         [denied: system call mount, once; nothing grants it]\n\
+         [denied: system call mount, once; nothing grants it: why]\n\
          [denied: system call socket, ≥ 10000 times; the operator can grant it: families]"
     );
+    let fields = result.structured_content.unwrap();
     assert_eq!(
-        result.structured_content.unwrap()["denials"],
+        fields["denials"],
         json!([
             { "syscall": "ptrace", "count": 3 },
             { "syscall": "mount", "count": 1 },
             { "syscall": "socket", "count": 10_000, "grant": "families" }
         ])
     );
+    assert_eq!(fields["notes"], json!(["mount was denied: why"]));
 }
 
 #[test]

@@ -188,6 +188,8 @@ pub enum DeniedBy {
     Filter,
     /// The guard of a writable grant: programs of the host act on files of this name.
     NameGuard,
+    /// The caller's file is unreadable by its mode, so that init could not read the arguments.
+    UnreadableProgram,
 }
 
 /// Denied calls are counted up to this number in one cell; then the count means "at least".

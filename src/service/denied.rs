@@ -10,6 +10,10 @@ use model::profile::{Profile, calls, floor};
 const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a name; in /tmp it can be made \
     (git: config --global lasts as long as the session; clone to /tmp and push back)";
 
+/// Reason for a refusal by init of a call of an unreadable program.
+const UNREADABLE: &str = "the program's file is unreadable by its mode, so the call's arguments \
+    cannot be checked; chmod +r on the program helps";
+
 /// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DenialReport {
@@ -20,6 +24,10 @@ pub struct DenialReport {
     /// What an operator can grant; absent when nothing grants it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
+    /// Why nothing grants it, where that does not follow from the call; also in [`Self::note`].
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub reason: Option<&'static str>,
 }
 
 impl DenialReport {
@@ -36,8 +44,18 @@ impl DenialReport {
                     None
                 }
                 DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
+                DeniedBy::UnreadableProgram => None,
+            },
+            reason: match denied.by {
+                DeniedBy::UnreadableProgram => Some(UNREADABLE),
+                DeniedBy::Filter | DeniedBy::NameGuard => None,
             },
         }
+    }
+
+    /// Returns the reason as a remark, for the fields of a reply.
+    pub fn note(&self) -> Option<String> {
+        self.reason.map(|reason| format!("{} was denied: {reason}", self.syscall))
     }
 
     /// Formats it as a line for a model.
@@ -47,9 +65,10 @@ impl DenialReport {
             count if count >= DENIALS_COUNTED => format!("≥ {count} times"),
             count => format!("{count} times"),
         };
-        let grant = match &self.grant {
-            Some(grant) => format!("the operator can grant it: {grant}"),
-            None => "nothing grants it".to_owned(),
+        let grant = match (&self.grant, self.reason) {
+            (Some(grant), _) => format!("the operator can grant it: {grant}"),
+            (None, Some(reason)) => format!("nothing grants it: {reason}"),
+            (None, None) => "nothing grants it".to_owned(),
         };
         format!("[denied: system call {}, {times}; {grant}]", self.syscall)
     }

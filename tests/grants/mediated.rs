@@ -366,5 +366,18 @@ fn unreadable(caller: &Caller) -> Check {
         ls -A /tmp /workspace | grep -c '^d$\\|^socket$'; stat -c %s /workspace/f";
     let output = caller.run(&["--rw", &path], &["bash", "-c", shell, &script])?;
     let expected = "int int ok ok ok ok\nint str EPERM EPERM EPERM EPERM\n0\n1";
-    equal("refused", output.trimmed(), expected)
+    equal("refused", output.trimmed(), expected)?;
+    // Each is reported with the reason, by a program that has no other.
+    let shell = "cp /usr/bin/touch /tmp/t; chmod 0111 /tmp/t; ls /workspace; /tmp/t /workspace/new";
+    let report = caller.json(&["--rw", &path], &["bash", "-c", shell])?;
+    equal("no file", text(&report, "stdout"), "f\n")?;
+    equal("its end", report.get("exit_code"), Some(&json!(1)))?;
+    let counted = denials(&report);
+    holds("openat", &counted, matches!(counted.as_slice(), [(call, 1..)] if call == "openat"))?;
+    let notes = report.get("notes").map(Value::to_string).unwrap_or_default();
+    let reason = "openat was denied: the program's file is unreadable by its mode";
+    holds("the reason", &notes, notes.contains(reason))?;
+    let output = caller.run(&["--rw", &path], &["bash", "-c", shell])?;
+    let line = "; nothing grants it: the program's file is unreadable by its mode, so";
+    holds("the line", &output.stderr, output.stderr.contains(line))
 }

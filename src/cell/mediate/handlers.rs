@@ -31,6 +31,8 @@ pub enum Served {
     Answered,
     /// Refused by the guard: because of the name, or of the socket's owner.
     Guarded,
+    /// Failed because init cannot read the caller's memory or descriptors.
+    Unreadable,
     /// No row of the table applies, and no answer was sent.
     NotMediated,
 }
@@ -83,7 +85,14 @@ impl<'a> Handlers<'a> {
                     notify::refuse(listener, call, errno)?;
                 }
             }
-            Err(CallError::Errno(errno)) => notify::refuse(listener, call, errno)?,
+            Err(CallError::Errno(errno)) => {
+                let is_unreadable =
+                    matches!(errno, Errno::EPERM | Errno::EACCES) && target.is_unreadable();
+                notify::refuse(listener, call, errno)?;
+                if is_unreadable {
+                    return Ok(Served::Unreadable);
+                }
+            }
             Err(CallError::Guarded) => {
                 notify::refuse(listener, call, Errno::EPERM)?;
                 return Ok(Served::Guarded);

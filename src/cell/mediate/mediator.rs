@@ -161,6 +161,7 @@ impl<'a> Mediator<'a> {
         match self.handle(listener, call)? {
             Served::Answered => {}
             Served::Guarded => self.refusals.count_guarded(call.number),
+            Served::Unreadable => self.refusals.count_unreadable(call.number),
             Served::NotMediated => {
                 notify::refuse(listener, call, Errno::EPERM)?;
                 self.refusals.count(call.number);

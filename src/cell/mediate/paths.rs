@@ -13,6 +13,7 @@ use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::registers::PathArgument;
+use crate::ids::AGENT;
 use sys::lookup::{self, Follow};
 use sys::{Result, remote};
 
@@ -145,6 +146,15 @@ impl TargetThread<'_> {
             None if read == MAX_PATH_BYTES => Err(Errno::ENAMETOOLONG),
             None => Err(Errno::EFAULT),
         }
+    }
+
+    /// Returns true if init cannot read the caller's memory: the caller's file is unreadable by its
+    /// mode, and the kernel then gives its entries in /proc to root (proc(5)).
+    pub(crate) fn is_unreadable(&self) -> bool {
+        let mut buffer = [0; 64];
+        let entry = self.entry(&mut buffer, format_args!("environ"));
+        let status = entry.and_then(|entry| fstatat(self.proc, entry, AtFlags::empty()));
+        status.is_ok_and(|status| status.st_uid != AGENT)
     }
 
     /// Opens an entry of the caller's directory in /proc.

@@ -11,11 +11,14 @@ const NUMBERS: usize = 512;
 pub(crate) struct Refusals {
     by_filter: [u32; NUMBERS],
     by_name_guard: [u32; NUMBERS],
+    /// Calls of programs whose memory init cannot read: a call of the table and its count. Mostly
+    /// empty, as few programs are unreadable.
+    unreadable: Vec<(u16, u32)>,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self { by_filter: [0; NUMBERS], by_name_guard: [0; NUMBERS] }
+        Self { by_filter: [0; NUMBERS], by_name_guard: [0; NUMBERS], unreadable: Vec::new() }
     }
 }
 
@@ -30,11 +33,23 @@ impl Refusals {
         add(&mut self.by_name_guard, number);
     }
 
+    /// Counts a call of a program whose memory init cannot read.
+    pub(crate) fn count_unreadable(&mut self, number: u32) {
+        let Ok(number) = u16::try_from(number) else { return };
+        match self.unreadable.iter_mut().find(|(counted, _)| *counted == number) {
+            Some((_, count)) => *count = count.saturating_add(1).min(DENIALS_COUNTED),
+            // As many entries as the table of mediated calls has, at most.
+            None => self.unreadable.push((number, 1)),
+        }
+    }
+
     /// Iterates over the counts above zero, each with the call number as in a report.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&u32, u16)> {
         let by_filter = self.by_filter.iter().zip(0_u16..);
         let by_name_guard = self.by_name_guard.iter().zip(report::GUARDED..);
-        by_filter.chain(by_name_guard).filter(|(count, _)| **count > 0)
+        let unreadable =
+            self.unreadable.iter().map(|(number, count)| (count, number | report::UNREADABLE));
+        by_filter.chain(by_name_guard).chain(unreadable).filter(|(count, _)| **count > 0)
     }
 }
 

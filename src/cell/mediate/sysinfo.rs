@@ -18,7 +18,7 @@ pub(crate) fn answer(
     let uptime = age(clocks)?.tv_sec();
     match memory::write_sysinfo(call.pid, address, memory, uptime) {
         Ok(()) => notify::succeed(listener, call),
-        // EFAULT: not mapped by the caller. EPERM: the caller is not dumpable, or the host forbids
+        // EFAULT: not mapped by the caller. EPERM: the caller is unreadable by its mode, or the host forbids
         // all tracing (Yama).
         Err(errno) => notify::refuse(listener, call, errno),
     }

@@ -456,6 +456,7 @@ fn denied_name(denied: &DeniedCall) -> String {
             "inotify_add_watch on what is not the cell's".to_owned()
         }
         DeniedBy::NameGuard => format!("{call} of a guarded name"),
+        DeniedBy::UnreadableProgram => format!("{call} of an unreadable program"),
     }
 }
 

@@ -162,7 +162,7 @@ impl CommandReport {
             cwd: &self.cwd,
             error: self.error(),
             hint: self.hint(),
-            notes: self.notes(),
+            notes: self.notes().into_iter().chain(self.denial_notes()).collect(),
             session: session.filter(|session| detail == Detail::Full || session.has_news()),
             files_changed: self.ended.files_changed.as_ref().map(changes::fields),
             network: self.ended.network.as_ref().map(network::fields),

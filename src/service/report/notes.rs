@@ -4,6 +4,7 @@ use super::{
     Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport, ShellState,
     fields::signal_name, time_text,
 };
+use crate::denied::DenialReport;
 use crate::session::{ShellLoss, UnusedSession};
 use model::outcome::{Outcome, Waits};
 use model::receipt::Receipt;
@@ -61,6 +62,11 @@ impl CommandReport {
         notes.extend(self.absent_program.clone());
         notes.extend(self.unguarded());
         notes
+    }
+
+    /// Returns the reasons of denials, which the lines of a text have too.
+    pub fn denial_notes(&self) -> impl Iterator<Item = String> {
+        self.denials.iter().filter_map(DenialReport::note)
     }
 
     /// Returns the remark that the workspace is not guarded in full.

@@ -212,7 +212,7 @@ fn shared_at(watch: &mut Watch, now: Instant) -> std::io::Result<u64> {
 fn a_process_whose_shares_cannot_be_read_counts_whole_while_it_ends() -> std::io::Result<()> {
     let procfs = Procfs::new(MIB)?;
     another(&procfs, "Pss: 512 kB\nPrivate_Dirty: 512 kB\n")?;
-    // The first has no smaps_rollup, as one that made itself non-dumpable.
+    // The first has no smaps_rollup, as one that is not dumpable.
     let mut watch = with_memory(&procfs)?;
     watch.limit = 64 * MIB;
     let now = Instant::now();
