@@ -14,6 +14,11 @@ const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a
 const UNREADABLE: &str = "the program's file is unreadable by its mode, so the call's arguments \
     cannot be checked; chmod +r on the program helps";
 
+/// Calls that set a mode: init refuses only a set-group-id bit on what is no directory.
+const MODES: [&str; 4] = ["chmod", "fchmod", "fchmodat", "fchmodat2"];
+const NOT_ON_FILES: &str = "only directories get the set-group-id bit: a program with it would run \
+    with its group's rights";
+
 /// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DenialReport {
@@ -43,11 +48,13 @@ impl DenialReport {
                 DeniedBy::NameGuard if is_of(denied.number, &["connect", "inotify_add_watch"]) => {
                     None
                 }
+                DeniedBy::NameGuard if is_of(denied.number, &MODES) => None,
                 DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
                 DeniedBy::UnreadableProgram => None,
             },
             reason: match denied.by {
                 DeniedBy::UnreadableProgram => Some(UNREADABLE),
+                DeniedBy::NameGuard if is_of(denied.number, &MODES) => Some(NOT_ON_FILES),
                 DeniedBy::Filter | DeniedBy::NameGuard => None,
             },
         }

@@ -7,6 +7,7 @@ mod git_identity;
 mod granted_sockets;
 mod locks;
 mod mediated;
+mod modes;
 mod names;
 mod nested;
 mod parts;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
             ("granted_sockets", granted_sockets::CLAIMS),
             ("locks", locks::CLAIMS),
             ("mediated", mediated::CLAIMS),
+            ("modes", modes::CLAIMS),
             ("changes", changes::CLAIMS),
             ("toolchains", toolchains::CLAIMS),
             ("git_identity", git_identity::CLAIMS),

@@ -14,7 +14,7 @@ use super::caller::TargetCall;
 use super::handlers::Handlers;
 use super::registers::{in_cwd, in_directory, int, low};
 use super::response::{CallError, Response};
-use super::{connect, epoll, inotify};
+use super::{connect, epoll, inotify, set_group};
 use model::profile::calls::number;
 use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
@@ -48,6 +48,8 @@ pub enum CallGroup {
     Epoll,
     /// Watches a file, which must be private to the cell or granted.
     Inotify,
+    /// Sets the set-group-id bit, which only directories get.
+    SetGroup,
 }
 
 impl CallGroup {
@@ -61,6 +63,7 @@ impl CallGroup {
             Self::Connect => &connect::CONNECTING,
             Self::Epoll => &epoll::CALLS,
             Self::Inotify => &inotify::CALLS,
+            Self::SetGroup => &set_group::CALLS,
         }
     }
 }
@@ -97,7 +100,7 @@ const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
 
 /// Every mediated call. The kernel reads an `int` from the low half of its register, and so do the
 /// handlers.
-pub static TABLE: [Row; 21] = [
+pub static TABLE: [Row; 25] = [
     row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
         handlers.open(caller, in_cwd(a), int(b), low(c))
     }),
@@ -158,6 +161,18 @@ pub static TABLE: [Row; 21] = [
     }),
     row("inotify_add_watch", CallGroup::Inotify, |handlers, caller, &[a, b, c, ..]| {
         inotify::add_watch(handlers, caller, int(a), in_cwd(b), low(c))
+    }),
+    row("chmod", CallGroup::SetGroup, |handlers, caller, &[a, b, ..]| {
+        set_group::by_path(handlers, caller, in_cwd(a), low(b), 0)
+    }),
+    row("fchmod", CallGroup::SetGroup, |handlers, caller, &[a, b, ..]| {
+        set_group::by_descriptor(handlers, caller, int(a), low(b))
+    }),
+    row("fchmodat", CallGroup::SetGroup, |handlers, caller, &[a, b, c, ..]| {
+        set_group::by_path(handlers, caller, in_directory(a, b), low(c), 0)
+    }),
+    row("fchmodat2", CallGroup::SetGroup, |handlers, caller, &[a, b, c, d, ..]| {
+        set_group::by_path(handlers, caller, in_directory(a, b), low(c), int(d))
     }),
 ];
 

@@ -19,6 +19,7 @@
 //! - epoll instances are counted in every cell ([`epoll`]).
 //! - inotify watches could reveal activity of the host: they are limited to the cell's private
 //!   files and its grants ([`inotify`]).
+//! - Only directories get the set-group-id bit ([`set_group`]).
 
 pub mod address;
 mod caller;
@@ -38,6 +39,7 @@ mod refusals;
 pub mod registers;
 mod rename;
 mod response;
+pub mod set_group;
 pub mod sockets;
 mod sysinfo;
 
@@ -149,7 +151,7 @@ impl Mediation {
     pub fn has_directory(&self) -> bool {
         self.calls.iter().any(|call| match call.row.group {
             CallGroup::Names | CallGroup::Bind | CallGroup::Connect => true,
-            CallGroup::Epoll | CallGroup::Inotify => false,
+            CallGroup::Epoll | CallGroup::Inotify | CallGroup::SetGroup => false,
         })
     }
 }

@@ -180,7 +180,7 @@ impl TargetThread<'_> {
     }
 
     /// Opens the directory that a relative path starts from.
-    fn start(&self, from: i32) -> Result<OwnedFd> {
+    pub(super) fn start(&self, from: i32) -> Result<OwnedFd> {
         if from == libc::AT_FDCWD {
             return self.open_entry(format_args!("cwd"), HOLD);
         }

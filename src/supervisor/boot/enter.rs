@@ -31,7 +31,7 @@ use crate::rootfs::synthetic::HOST_NAME;
 use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
 use cell::mediate::calls::{self, CallGroup};
-use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
+use cell::mediate::{Belongings, GuardedNames, Mediation, set_group, sockets};
 use cell::network::NetworkPlan;
 use cell::seccomp::Recording;
 use cell::{
@@ -344,6 +344,13 @@ fn mediation(
             (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
                 mediated.extend(calls::take(verdicts, group).map_err(system)?);
             }
+        }
+    }
+    match (support.proc_kind, profile.proc) {
+        // Stay refused where init cannot look.
+        (ProcKind::Outer, ProcView::None) => {}
+        (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
+            mediated.extend(set_group::asked(verdicts));
         }
     }
     if mediated.is_empty() {
