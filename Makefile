@@ -8,7 +8,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 RUN_NEEDS  := bash:bash bc:bc cc:gcc
 TEST_WANTS := jq:jq file:file python3:python3 git:git ps:procps awk:mawk setpriv:util-linux stress-ng:stress-ng strace:strace valgrind:valgrind zsh:zsh fish:fish newuidmap:uidmap \
 	ip:iproute2 openssl:openssl curl:curl dig:bind9-dnsutils ping:iputils-ping nmap:nmap traceroute:traceroute gobuster:gobuster hydra:hydra sqlmap:sqlmap \
-	node:nodejs wget:wget pip:python3-pip keytool:default-jre-headless
+	node:nodejs wget:wget pip:python3-pip keytool:default-jre-headless gpg:gnupg ssh-agent:openssh-client socat:socat \
+	/usr/sbin/nginx:nginx-light pg_createcluster:postgresql
 
 # Needed in addition where other kernels are booted; lsattr comes with mkfs.ext4, which only root's PATH has.
 KERNEL_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils ip:iproute2 \

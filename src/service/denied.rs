@@ -19,6 +19,11 @@ const MODES: [&str; 4] = ["chmod", "fchmod", "fchmodat", "fchmodat2"];
 const NOT_ON_FILES: &str = "only directories get the set-group-id bit: a program with it would run \
     with its group's rights";
 
+/// The call that makes a single socket: init refuses it only for datagrams of unix.
+const SOCKET: [&str; 1] = ["socket"];
+const NO_DATAGRAMS: &str = "a datagram socket of unix could send to sockets of the host by their \
+    paths, since a directory is granted; pairs of them and stream sockets work";
+
 /// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DenialReport {
@@ -49,12 +54,14 @@ impl DenialReport {
                     None
                 }
                 DeniedBy::NameGuard if is_of(denied.number, &MODES) => None,
+                DeniedBy::NameGuard if is_of(denied.number, &SOCKET) => None,
                 DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
                 DeniedBy::UnreadableProgram => None,
             },
             reason: match denied.by {
                 DeniedBy::UnreadableProgram => Some(UNREADABLE),
                 DeniedBy::NameGuard if is_of(denied.number, &MODES) => Some(NOT_ON_FILES),
+                DeniedBy::NameGuard if is_of(denied.number, &SOCKET) => Some(NO_DATAGRAMS),
                 DeniedBy::Filter | DeniedBy::NameGuard => None,
             },
         }

@@ -104,16 +104,40 @@ pub fn answer_with(
     fd: impl AsFd,
     cloexec: bool,
 ) -> Result<()> {
+    install(listener, notification, fd, cloexec, libc::SECCOMP_ADDFD_FLAG_SEND as u32).map(drop)
+}
+
+/// Installs a copy of `fd` in the caller, which still needs an answer. Returns its number there
+/// (SECCOMP_IOCTL_NOTIF_ADDFD, Linux 5.9).
+///
+/// # Errors
+/// The errors of [`answer_with`].
+pub fn add(
+    listener: impl AsFd,
+    notification: Notification,
+    fd: impl AsFd,
+    cloexec: bool,
+) -> Result<i32> {
+    install(listener, notification, fd, cloexec, 0)
+}
+
+fn install(
+    listener: impl AsFd,
+    notification: Notification,
+    fd: impl AsFd,
+    cloexec: bool,
+    flags: u32,
+) -> Result<i32> {
     let added = libc::seccomp_notif_addfd {
         id: notification.id,
-        flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+        flags,
         srcfd: fd.as_fd().as_raw_fd() as u32,
         newfd: 0,
         newfd_flags: if cloexec { libc::O_CLOEXEC as u32 } else { 0 },
     };
     // SAFETY: ADD_FD takes a pointer to a seccomp_notif_addfd, which outlives the call.
     let result = unsafe { libc::ioctl(listener.as_fd().as_raw_fd(), ADD_FD, &raw const added) };
-    Errno::result(result).map(drop)
+    Errno::result(result)
 }
 
 /// Wakes caller and receiver on the same processor, which makes answers faster

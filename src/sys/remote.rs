@@ -1,9 +1,9 @@
-//! Reads another process's memory (process_vm_readv(2)).
+//! Reads and writes another process's memory (process_vm_readv(2)).
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::unistd::Pid;
 
 use super::Result;
@@ -26,4 +26,15 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<usize> {
         RemoteIoVec { base: second, len: length - first },
     ];
     process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(buffer)], &remote)
+}
+
+/// Writes `bytes` at `address` of process `pid`. Returns the number of bytes written, which is
+/// smaller if its writable memory ends there.
+///
+/// # Errors
+/// The errors of [`read`].
+pub fn write(pid: i32, address: u64, bytes: &[u8]) -> Result<usize> {
+    let base = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
+    let remote = [RemoteIoVec { base, len: bytes.len() }];
+    process_vm_writev(Pid::from_raw(pid), &[IoSlice::new(bytes)], &remote)
 }

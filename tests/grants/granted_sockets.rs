@@ -4,12 +4,15 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Finished, Need, claim, denials, equal, holds, mode,
+    CALLS, Caller, Check, Claim, Failed, Finished, Need, claim, denials, equal, holds, mode, text,
 };
 use serde_json::Value;
 
 pub const CLAIMS: &[Claim] = &[
     claim("no_way_to_a_socket_of_a_grant_leads_there", no_way).needs(&[Need::Python]),
+    claim("a_pair_of_datagram_sockets_keeps_messages_and_drops_addresses", pairs)
+        .needs(&[Need::Python]),
+    claim("a_program_runs_behind_socat", socat).needs(&[Need::Socat]),
     claim("a_socket_that_the_host_makes_later_is_refused_too", later).needs(&[Need::Python]),
     claim("an_address_or_a_link_that_changes_leads_nowhere", no_race).needs(&[Need::Python]),
     claim("sockets_of_the_cell_work_as_without_a_grant", sockets_in_cell).needs(&[Need::Python]),
@@ -99,7 +102,8 @@ fn no_way(caller: &Caller) -> Check {
         let lines: Vec<&str> = output.stdout.lines().collect();
         // A link of procfs on the way is not followed.
         let by_proc = ["ELOOP", "EPERM", "ELOOP", "EACCES EACCES", "ELOOP"];
-        let others = ["EXDEV EXDEV", "EPERM", "EPERM EPERM", "EPERM EPERM"];
+        // A pair is one of sequenced packets (`pairs`).
+        let others = ["EXDEV EXDEV", "EPERM", "EPERM 0", "EPERM 0"];
         let expected = [&["EPERM"; 3][..], &by_proc, &others].concat();
         equal(&format!("{options:?}: {}", output.stderr), lines, expected)?;
         equal("met", host.met(), 0)?;
@@ -109,6 +113,77 @@ fn no_way(caller: &Caller) -> Check {
     equal("no grant", python(caller, &[], &script("", kinds))?.stdout.as_str(), "ok\n")
 }
 
+/// A pair of datagram sockets keeps messages apart and drops addresses, so that none reaches the
+/// host's socket at `base`. The last lines are about its descriptors.
+const PAIRS: &str = r#"
+import asyncio, fcntl, resource
+path = base + "/datagrams"
+one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+one.send(b"a"); one.send(b""); one.send(b"bc"); print(other.recv(9), other.recv(9), other.recv(9))
+print(tried(lambda: one.sendto(b"to", path)), other.recv(9), tried(lambda: one.sendmsg([b"msg"], [], 0, path)), other.recv(9))
+print(tried(lambda: one.connect(path)), tried(lambda: one.send(b"still")), other.recv(9))
+one.sendmsg([b"fd"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", 0))])
+print(len(other.recvmsg(9, 64)[1]))
+class Protocol(asyncio.DatagramProtocol):
+    def datagram_received(self, data, address): print(data); done.set_result(None)
+async def main():
+    global done
+    loop = asyncio.get_running_loop(); done = loop.create_future(); other.setblocking(False)
+    await loop.create_datagram_endpoint(Protocol, sock=other); one.send(b"asyncio"); await done
+asyncio.run(main())
+ends = bytes(8)
+def opened(kind):
+    got = call(53, 1, kind, 0, ends)
+    return got if got else [(fcntl.fcntl(end, fcntl.F_GETFD), fcntl.fcntl(end, fcntl.F_GETFL) & os.O_NONBLOCK) for end in struct.unpack("2i", ends)]
+print(opened(2), opened(2 | 0o2000000), opened(2 | 0o4000), opened(1 << 32 | 2 | 0o2004000))
+print(call(53, 1, 2, 0, 0), call(53, 1, 2, 0, 1), call(53, 1, 2, 1, ends), call(53, 1, 3, 0, ends))
+count = lambda: len(os.listdir("/proc/self/fd"))
+before = count(); soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for room in 0, 1, 2:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + room, hard)); print(call(53, 1, 2, 0, ends), end=" ")
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)); print(count() - before)
+print(call(41, 1, 2, 0), call(41, 1, 2 | 0o2000000, 0))
+"#;
+
+fn pairs(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    let path = host.directory.join("datagrams");
+    let receiver = std::os::unix::net::UnixDatagram::bind(&path)?;
+    receiver.set_nonblocking(true)?;
+    mode(&path, 0o777)?;
+    let met = || receiver.recv(&mut [0; 9]).ok();
+    let control = "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+        print(a.sendto(b'x', base + '/datagrams'))";
+    equal("outside", caller.python_outside(&script(&host.path(), control))?.trimmed(), "1")?;
+    equal("met by the control", met(), Some(1))?;
+    for (options, base) in host.grants() {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let argv = ["/usr/bin/python3", "-c", &script(base, PAIRS)];
+        let report = caller.json(&options, &argv)?;
+        let expected = "b'a' b'' b'bc'\nok b'to' ok b'msg'\nEPERM ok b'still'\n1\nb'asyncio'\n\
+            [(0, 0), (0, 0)] [(1, 0), (1, 0)] [(0, 2048), (0, 2048)] [(1, 2048), (1, 2048)]\n\
+            EFAULT EFAULT EPERM EPERM\nEMFILE EMFILE 0 2\nEPERM EPERM\n";
+        let said = (text(&report, "stdout"), text(&report, "stderr"));
+        equal(&format!("{options:?}"), said, (expected, ""))?;
+        equal("met", met(), None)?;
+        let notes = report.get("notes").map(ToString::to_string).unwrap_or_default();
+        let reason = "socket was denied: a datagram socket of unix could send to sockets";
+        holds("the reason", &notes, notes.contains(reason))?;
+    }
+    Ok(())
+}
+
+fn socat(caller: &Caller) -> Check {
+    let host = Host::new(caller)?;
+    for (options, _) in host.grants() {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let script = "echo a line | socat - EXEC:'tr a-z A-Z'";
+        let report = caller.json(&options, &["bash", "-c", script])?;
+        equal("socat", (text(&report, "stdout"), text(&report, "stderr")), ("A LINE\n", ""))?;
+    }
+    Ok(())
+}
+
 fn later(caller: &Caller) -> Check {
     let host = Host::new(caller)?;
     let lines = "print('ready', flush=True)\n\
@@ -116,9 +191,9 @@ fn later(caller: &Caller) -> Check {
         print(connect(base + '/later'))";
     for (options, base) in host.grants() {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let text = script(base, lines);
+        let code = script(base, lines);
         let live = crate::support::Live::start(
-            caller.run_command(&options, &["/usr/bin/python3", "-c", &text]),
+            caller.run_command(&options, &["/usr/bin/python3", "-c", &code]),
         )?;
         let path = host.directory.join("later");
         let listener = listening(&path)?;

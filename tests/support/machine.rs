@@ -23,7 +23,10 @@ pub enum Need {
     Fish,
     Gcc,
     Git,
+    /// gpg and its agent.
+    Gpg,
     Java,
+    Nginx,
     Node,
     /// A memory cgroup that root finds.
     MemoryCgroup,
@@ -36,6 +39,8 @@ pub enum Need {
     Nsenter,
     /// A virtual machine of tests/kernels, in which a test may change what is the whole machine's.
     OwnKernel,
+    /// A database server, with initdb where Debian has it.
+    Postgres,
     /// ps, free.
     Procps,
     /// Limits of a process that runs.
@@ -45,6 +50,9 @@ pub enum Need {
     RootLooks,
     Script,
     Setpriv,
+    Socat,
+    /// ssh-agent, ssh-add and ssh-keygen.
+    SshAgent,
     /// A fuzzer of system calls.
     StressNg,
     /// A program that makes a system call of another process fail.
@@ -70,7 +78,9 @@ impl Need {
             Self::Fish => "fish",
             Self::Gcc => "gcc",
             Self::Git => "git",
+            Self::Gpg => "gpg",
             Self::Java => "java",
+            Self::Nginx => "nginx",
             Self::Node => "node",
             Self::MemoryCgroup => "a memory cgroup",
             Self::FullSpeed => "full-speed",
@@ -79,12 +89,15 @@ impl Need {
             Self::CrashSocket => "crash-socket",
             Self::Nsenter => "nsenter",
             Self::OwnKernel => "own-kernel",
+            Self::Postgres => "postgres",
             Self::Procps => "ps and free",
             Self::Prlimit => "prlimit",
             Self::Python => "/usr/bin/python3",
             Self::RootLooks => "root as the one who runs the tests",
             Self::Script => "script",
             Self::Setpriv => "setpriv",
+            Self::Socat => "socat",
+            Self::SshAgent => "ssh-agent",
             Self::StressNg => "stress-ng",
             Self::Strace => "strace",
             Self::TimeNamespace => "time namespaces",
@@ -110,7 +123,9 @@ impl Need {
             Self::Fish => starts(&["/usr/bin/fish", "--version"]),
             Self::Gcc => starts(&["/usr/bin/gcc", "--version"]),
             Self::Git => starts(&["/usr/bin/git", "--version"]),
+            Self::Gpg => starts(&["gpg-agent", "--version"]) && starts(&["gpg", "--version"]),
             Self::Java => starts(&["/usr/bin/java", "-version"]),
+            Self::Nginx => starts(&["/usr/sbin/nginx", "-v"]),
             Self::Node => starts(&["/usr/bin/node", "--version"]),
             Self::MemoryCgroup => {
                 let mounted = |path| std::path::Path::new("/sys/fs/cgroup").join(path).exists();
@@ -129,12 +144,21 @@ impl Need {
                 let is_root = nix::unistd::geteuid().is_root();
                 is_root && std::env::var_os("COFFERDAM_OWN_KERNEL").is_some() && is_first_ours()
             }
+            Self::Postgres => {
+                let versions = std::fs::read_dir("/usr/lib/postgresql");
+                let has_program = |version: std::io::Result<std::fs::DirEntry>| {
+                    version.is_ok_and(|version| version.path().join("bin/initdb").exists())
+                };
+                versions.is_ok_and(|mut versions| versions.any(has_program))
+            }
             Self::Procps => starts(&["ps", "--version"]) && starts(&["free", "--version"]),
             Self::Prlimit => starts(&["prlimit", "--version"]),
             Self::Python => starts(&["/usr/bin/python3", "-c", "import ctypes"]),
             Self::RootLooks => nix::unistd::geteuid().is_root(),
             Self::Script => starts(&["script", "--version"]),
             Self::Setpriv => starts(&["setpriv", "--version"]),
+            Self::Socat => starts(&["socat", "-V"]),
+            Self::SshAgent => starts(&["ssh-agent", "true"]) && has_file("/usr/bin/ssh-keygen"),
             Self::StressNg => starts(&["stress-ng", "--version"]),
             Self::Strace => starts(&["strace", "--version"]),
             Self::TimeNamespace => std::path::Path::new("/proc/self/ns/time").exists(),
@@ -149,6 +173,10 @@ impl Need {
             Self::Zsh => starts(&["/usr/bin/zsh", "--version"]),
         }
     }
+}
+
+fn has_file(path: &str) -> bool {
+    std::path::Path::new(path).exists()
 }
 
 /// Makes a group and reads its controllers: no file lists that another hierarchy took a controller.

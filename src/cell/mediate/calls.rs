@@ -14,7 +14,7 @@ use super::caller::TargetCall;
 use super::handlers::Handlers;
 use super::registers::{in_cwd, in_directory, int, low};
 use super::response::{CallError, Response};
-use super::{connect, epoll, inotify, set_group};
+use super::{connect, datagrams, epoll, inotify, set_group};
 use model::profile::calls::number;
 use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
@@ -44,6 +44,9 @@ pub enum CallGroup {
     Bind,
     /// Connects to a socket by name: in cells with sockets and a directory of the host.
     Connect,
+    /// Makes a datagram socket of unix, which could send to a socket of the host by its path: in
+    /// cells with sockets and a directory of the host.
+    Datagram,
     /// Makes an epoll instance, whose number per cell is limited.
     Epoll,
     /// Watches a file, which must be private to the cell or granted.
@@ -61,6 +64,7 @@ impl CallGroup {
             Self::Names => &MAKING,
             Self::Bind => &connect::BINDING,
             Self::Connect => &connect::CONNECTING,
+            Self::Datagram => &datagrams::CALLS,
             Self::Epoll => &epoll::CALLS,
             Self::Inotify => &inotify::CALLS,
             Self::SetGroup => &set_group::CALLS,
@@ -100,7 +104,7 @@ const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
 
 /// Every mediated call. The kernel reads an `int` from the low half of its register, and so do the
 /// handlers.
-pub static TABLE: [Row; 25] = [
+pub static TABLE: [Row; 27] = [
     row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
         handlers.open(caller, in_cwd(a), int(b), low(c))
     }),
@@ -153,6 +157,10 @@ pub static TABLE: [Row; 25] = [
     row("connect", CallGroup::Connect, |handlers, caller, arguments| {
         connect::connected(caller, &handlers.name_guard, SocketArguments::from_registers(arguments))
     }),
+    row("socketpair", CallGroup::Datagram, |_, caller, &[_, kind, _, array, ..]| {
+        datagrams::pair(caller, int(kind), array)
+    }),
+    row("socket", CallGroup::Datagram, |_, _, _| Err(CallError::Guarded)),
     row("epoll_create", CallGroup::Epoll, |handlers, _, &[size, ..]| {
         epoll::create_sized(&handlers.instances, &handlers.name_guard, int(size))
     }),

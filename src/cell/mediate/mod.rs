@@ -15,7 +15,7 @@
 //!   mount disappears when the host replaces the file below it, as git does with its configuration.
 //!   [`names`] has the rules, and `guard` applies them to directories that [`paths`] has looked up.
 //! - Sockets of the host in a grant, even a read-only one, cannot be connected to ([`sockets`]).
-//!   `connect` serves connect(2) and bind(2).
+//!   `connect` serves connect(2) and bind(2), and `datagrams` pairs of datagram sockets.
 //! - epoll instances are counted in every cell ([`epoll`]).
 //! - inotify watches could reveal activity of the host: they are limited to the cell's private
 //!   files and its grants ([`inotify`]).
@@ -26,6 +26,7 @@ mod caller;
 pub mod calls;
 mod connect;
 mod connecting;
+mod datagrams;
 pub mod epoll;
 mod guard;
 pub mod handlers;
@@ -150,7 +151,7 @@ impl Mediation {
     #[must_use]
     pub fn has_directory(&self) -> bool {
         self.calls.iter().any(|call| match call.row.group {
-            CallGroup::Names | CallGroup::Bind | CallGroup::Connect => true,
+            CallGroup::Names | CallGroup::Bind | CallGroup::Connect | CallGroup::Datagram => true,
             CallGroup::Epoll | CallGroup::Inotify | CallGroup::SetGroup => false,
         })
     }

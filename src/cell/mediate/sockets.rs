@@ -4,16 +4,16 @@
 //! So if a cell has a directory of the host, init connects for it, on private copies of the address
 //! and of the socket, and accepts a path only to a socket in a private directory of the cell.
 //! Datagrams carry an address in memory that no filter can read: such cells have no datagram
-//! sockets with paths.
+//! sockets of unix, and pairs of them have sequenced packets (`datagrams`).
 //!
 //! bind(2) makes a name. If names are guarded, init binds too, in the directory that it has
 //! checked.
 
 use std::collections::BTreeMap;
 
-use super::calls::{self, CallGroup, MediatedCall};
+use super::calls::{self, CallGroup, MediatedCall, TABLE};
 use model::profile::calls::number;
-use model::profile::condition::Verdict;
+use model::profile::condition::{All, Verdict};
 use sys::Result;
 
 /// Sockets of the family unix, as arguments of socket(2).
@@ -33,9 +33,13 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, guarded: bool) -> Result<Vec<
     if ![STREAM, DATAGRAM, SEQUENCED].iter().any(has) {
         return Ok(Vec::new());
     }
-    without(verdicts, "socket", &[DATAGRAM]);
-    without(verdicts, "socketpair", &[DATAGRAM]);
     let mut mediated = calls::take(verdicts, CallGroup::Connect)?;
+    for row in TABLE.iter().filter(|row| row.group == CallGroup::Datagram) {
+        let removed = without(verdicts, row.call, &[DATAGRAM]);
+        if let (Some(number), false) = (number(row.call), removed.is_empty()) {
+            mediated.push(MediatedCall { number, row, verdict: Verdict::AllowIf(removed) });
+        }
+    }
     if guarded {
         mediated.extend(calls::take(verdicts, CallGroup::Bind)?);
     }
@@ -44,16 +48,19 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, guarded: bool) -> Result<Vec<
 
 /// Removes all sockets with paths, in cells whose init cannot check them.
 pub fn close(verdicts: &mut BTreeMap<u32, Verdict>) {
-    without(verdicts, "socket", &[STREAM, DATAGRAM, SEQUENCED]);
-    without(verdicts, "socketpair", &[DATAGRAM]);
+    drop(without(verdicts, "socket", &[STREAM, DATAGRAM, SEQUENCED]));
+    drop(without(verdicts, "socketpair", &[DATAGRAM]));
 }
 
-/// Removes the alternatives that allow one of these kinds.
-fn without(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, kinds: &[[u64; 6]]) {
-    let Some(number) = number(call) else { return };
+/// Removes the alternatives that allow one of these kinds, and returns them.
+fn without(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, kinds: &[[u64; 6]]) -> Vec<All> {
+    let Some(number) = number(call) else { return Vec::new() };
+    let mut removed = Vec::new();
     match verdicts.get_mut(&number) {
         Some(Verdict::AllowIf(any) | Verdict::AllowOrProbe(any, _)) => {
-            any.retain(|all| !kinds.iter().any(|kind| all.iter().all(|test| test.holds(kind))))
+            let allows =
+                |all: &mut All| kinds.iter().any(|kind| all.iter().all(|test| test.holds(kind)));
+            removed.extend(any.extract_if(.., allows));
         }
         // Without conditions no single kind can be removed: the whole call is refused.
         Some(verdict @ Verdict::Allow) => *verdict = Verdict::Errno(libc::EPERM),
@@ -64,4 +71,5 @@ fn without(verdicts: &mut BTreeMap<u32, Verdict>, call: &str, kinds: &[[u64; 6]]
     {
         verdicts.remove(&number);
     }
+    removed
 }

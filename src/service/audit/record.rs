@@ -455,6 +455,7 @@ fn denied_name(denied: &DeniedCall) -> String {
         DeniedBy::NameGuard if call == "inotify_add_watch" => {
             "inotify_add_watch on what is not the cell's".to_owned()
         }
+        DeniedBy::NameGuard if call == "socket" => "socket for datagrams of unix".to_owned(),
         DeniedBy::NameGuard if call.contains("chmod") => format!("{call} with a set-group-id bit"),
         DeniedBy::NameGuard => format!("{call} of a guarded name"),
         DeniedBy::UnreadableProgram => format!("{call} of an unreadable program"),
