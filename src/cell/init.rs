@@ -152,6 +152,10 @@ impl Memory for Account<'_> {
         self.watch.as_mut().map_or(Ok(false), |watch| watch.grants(thread, length))
     }
 
+    fn grant_segment(&mut self, thread: i32, length: u64) -> Result<bool> {
+        self.watch.as_mut().map_or(Ok(false), |watch| watch.grants_segment(thread, length))
+    }
+
     fn expect_subreaper(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.expect_subreaper();

@@ -134,7 +134,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs after its set-up: to wait, answer, reap, and watch memory.
-const INIT: [Sysno; 32] = [
+const INIT: [Sysno; 33] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -168,6 +168,8 @@ const INIT: [Sysno; 32] = [
     Sysno::restart_syscall,
     // Writes answers to sysinfo(2) into the memory of the caller, a process of this cell.
     Sysno::process_vm_writev,
+    // Counts the pages of System V segments.
+    Sysno::shmctl,
     // Checks whether two processes share their memory, as between vfork(2) and exec.
     Sysno::kcmp,
 ];

@@ -1,5 +1,5 @@
-//! Sealed memfds, which carry bytes across process boundaries, and writing into the memory of a
-//! process in a cell.
+//! Sealed memfds, which carry bytes across process boundaries, writing into the memory of a process
+//! in a cell, and counting System V segments.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::Result;
 
@@ -91,6 +92,32 @@ pub fn write_sysinfo(pid: i32, address: u64, memory: u64, uptime: i64) -> Result
     let written =
         unsafe { libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0) };
     if Errno::result(written)? as usize == SIZE { Ok(()) } else { Err(Errno::EFAULT) }
+}
+
+/// Returns the bytes of all System V segments in this IPC namespace, in whole pages (SHM_INFO,
+/// shmctl(2)), whether a process has attached them or not.
+///
+/// # Errors
+/// The errno of shmctl(2).
+pub fn segment_bytes() -> Result<u64> {
+    /// The kernel's struct shm_info.
+    #[repr(C)]
+    struct ShmInfo {
+        used_ids: libc::c_int,
+        total: libc::c_ulong,
+        resident: libc::c_ulong,
+        swapped: libc::c_ulong,
+        swap_attempts: libc::c_ulong,
+        swap_successes: libc::c_ulong,
+    }
+    const SHM_INFO: libc::c_int = 14;
+    // SAFETY: shm_info is plain integers, for which all zeroes is a value.
+    let mut info: ShmInfo = unsafe { std::mem::zeroed() };
+    let room = (&raw mut info).cast::<libc::shmid_ds>();
+    // SAFETY: with SHM_INFO the kernel writes a struct shm_info to `room`, which outlives the call.
+    Errno::result(unsafe { libc::shmctl(0, SHM_INFO, room) })?;
+    let page = sysconf(SysconfVar::PAGE_SIZE)?.and_then(|bytes| u64::try_from(bytes).ok());
+    Ok(info.total.saturating_mul(page.ok_or(Errno::EINVAL)?))
 }
 
 /// Keeps up to `bytes` of freed memory for later allocations instead of returning it to the kernel

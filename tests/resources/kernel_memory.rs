@@ -3,7 +3,7 @@
 //! Each attack says from inside how much it has made, a letter for each piece. Three times the limit is the
 //! most that it may come to before the cell ends.
 
-use crate::support::{Caller, Check, Claim, For, Need, claim, denials, equal, holds, text};
+use crate::support::{CALLS, Caller, Check, Claim, For, Need, claim, denials, equal, holds, text};
 use serde_json::json;
 
 const PYTHON: &[Need] = &[Need::Python];
@@ -32,6 +32,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("shared_memory_is_granted_again_once_it_is_gone", shared_again)
         .needs(PYTHON)
         .only(For::User),
+    claim("segments_of_system_v_stay_within_the_limit", segments).needs(PYTHON).only(For::User),
+    claim("a_segment_that_is_removed_makes_room", segments_again).needs(PYTHON).only(For::User),
     claim("a_page_of_shared_memory_that_is_kept_costs_a_page", shared_page)
         .needs(PYTHON)
         .only(For::User),
@@ -506,6 +508,100 @@ fn shared(caller: &Caller) -> Check {
     // The control: outside of a cell nothing counts it.
     let outside = caller.python_outside(&SHARED.replace("sys.argv[1]", "'rest'"))?;
     equal("outside", outside.trimmed(), "24 0")
+}
+
+/// Segments of 8 MiB, which no process keeps attached. Each way says how many it could have, and the errno.
+const SEGMENTS: &str = "
+import sys, threading
+libc.shmat.restype = ctypes.c_void_p; libc.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+libc.shmdt.argtypes = [ctypes.c_void_p]
+PIECE = 8 << 20
+made = []
+def segment(how):
+    one = call(29, 0, PIECE, 0o1600)
+    if isinstance(one, str): return one
+    made.append(one)
+    if how != 'made':
+        at = libc.shmat(one, None, 0); ctypes.memset(at, 1, PIECE)
+        if how == 'removed': call(31, one, 0, None)
+        libc.shmdt(at)
+def segments(how):
+    for count in range(24):
+        error = segment(how)
+        if error: return count, error
+    return 24, 'all'
+def all_at_once(how):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(segments(how))) for _ in range(6)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    return sum(count for count, _ in found), found[0][1]
+def in_children(how):
+    total = 0
+    for _ in range(12):
+        near, far = os.pipe()
+        if os.fork() == 0: os.write(far, repr(segments(how)).encode()); os._exit(0)
+        count, error = eval(os.read(near, 99)); total += count; os.wait()
+    return total, error
+";
+
+fn segments(caller: &Caller) -> Check {
+    let run = |line: &str| -> Result<String, crate::support::Failed> {
+        let script = format!("{CALLS}{SEGMENTS}\n{line}");
+        let options = ["--memory", LIMIT, "--timeout", "60s"];
+        let report = caller.json(&options, &["/usr/bin/python3", "-c", &script])?;
+        equal("not reported", denials(&report), vec![])?;
+        Ok(format!("{}{}", text(&report, "stdout"), text(&report, "stderr")))
+    };
+    for way in [
+        "segments('made')",
+        "segments('touched')",
+        "all_at_once('touched')",
+        "in_children('touched')",
+    ] {
+        equal(way, run(&format!("print(*{way})"))?.as_str(), "8 ENOSPC\n")?;
+    }
+    // A segment that was removed is gone with its last user.
+    equal("removed", run("print(*segments('removed'))")?.as_str(), "24 all\n")?;
+    // Together with shared memory without a file, whichever is first.
+    let mapped = "
+import mmap
+def mapped():
+    kept = []
+    for _ in range(24):
+        try: kept.append(mmap.mmap(-1, PIECE))
+        except OSError as error: return len(kept), errno.errorcode[error.errno], kept
+";
+    let first = format!("{mapped}segment('made'); segment('made'); print(*mapped()[:2])");
+    equal("segments first", run(&first)?.as_str(), "6 ENOMEM\n")?;
+    let second = format!(
+        "{mapped}kept = [mmap.mmap(-1, PIECE) for _ in range(3)]; print(*segments('made'))"
+    );
+    equal("mappings first", run(&second)?.as_str(), "5 ENOSPC\n")?;
+    // The size of an existing segment is 0. Huge pages, no size, more than all, and beyond every number.
+    let odd = "
+one = call(29, 77, PIECE, 0o1600); print(call(29, 77, 0, 0) == one, call(29, 77, PIECE, 0) == one, call(29, 78, 0, 0), end=' ')
+print(call(29, 0, 0, 0o1600), call(29, 0, PIECE, 0o5600), call(29, 0, 64 << 20, 0o1600), call(29, 0, -1, 0o1600))
+print(len([1 for _ in range(4000) if not isinstance(call(29, 0, 1, 0o1600), str)]))";
+    let expected = "True True ENOENT EINVAL ENOSPC ENOSPC ENOSPC\n4000\n";
+    equal("odd ones", run(odd)?.as_str(), expected)?;
+    // The control: outside nothing counts them.
+    let outside = format!(
+        "{CALLS}{SEGMENTS}\nprint(*segments('made'))\nfor one in made: call(31, one, 0, None)"
+    );
+    equal("outside", caller.python_outside(&outside)?.trimmed(), "24 all")
+}
+
+fn segments_again(caller: &Caller) -> Check {
+    let script = format!(
+        "{CALLS}{SEGMENTS}
+for _ in range(200):
+    one = call(29, 0, 40 << 20, 0o1600); call(31, one, 0, None)
+PIECE = 40 << 20
+print([segment('removed') for _ in range(20)].count(None))"
+    );
+    let report = caller.json(&["--memory", LIMIT], &["/usr/bin/python3", "-c", &script])?;
+    equal("made each time", (text(&report, "stdout"), text(&report, "stderr")), ("20\n", ""))
 }
 
 fn shared_page(caller: &Caller) -> Check {

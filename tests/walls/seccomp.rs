@@ -405,12 +405,12 @@ print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, by
 }
 
 fn memfd(caller: &Caller) -> Check {
-    let script = format!("{CALLS}\nprint(call(319, b'x', 0), call(29, 0, 4096, 0o1600))");
+    let script = format!("{CALLS}\nprint(call(319, b'x', 0), call(68, 0, 0o1600))");
     let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let memory = report.pointer("/receipt/configured/memory").and_then(Value::as_str);
     if memory == Some("best-effort") {
-        equal("memfd_create, shmget", text(&report, "stdout"), "EPERM EPERM\n")?;
-        let counted = vec![("memfd_create".to_owned(), 1), ("shmget".to_owned(), 1)];
+        equal("memfd_create, msgget", text(&report, "stdout"), "EPERM EPERM\n")?;
+        let counted = vec![("memfd_create".to_owned(), 1), ("msgget".to_owned(), 1)];
         return equal("reported", denials(&report), counted);
     }
     holds("only root has a cgroup here", caller.who, caller.who == Who::Root || memory.is_some())?;

@@ -2,7 +2,7 @@
 //!
 //! The watch is best-effort, and every reply says so: growth between two looks is not seen. Kernel
 //! memory is charged by what can be counted: sockets, mappings, slots for descriptors. Shared memory
-//! without a file is counted separately (`shared`).
+//! without a file and segments of System V are counted separately (`shared`, `segments`).
 //!
 //! `processes` reads what the procfs shows of each process, `maps` counts mappings, `lineage` knows
 //! which processes were forked without an exec, and `files` adds up private filesystems.
@@ -11,6 +11,7 @@ mod files;
 mod lineage;
 mod maps;
 mod processes;
+mod segments;
 mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ use files::private_files;
 use lineage::{Lineage, Relation};
 use maps::{Mappings, Process, Progress};
 use processes::{CellProcfs, Listing, Look, PF_FORKNOEXEC, ProcessStatus, kilobytes};
+use segments::Segments;
 use shared::{SharedMemory, processor_time};
 
 /// Minimum time between two looks, so that they do not slow a large cell.
@@ -68,6 +70,7 @@ pub(crate) struct Watch {
     mappings: Mappings,
     lineage: Lineage,
     shared: SharedMemory,
+    segments: Segments,
     /// Bytes of the host's kernel objects at the start.
     slab_at_start: u64,
     /// The same at the last complete count of mappings.
@@ -99,6 +102,7 @@ impl Watch {
             mappings: Mappings::default(),
             lineage: Lineage::default(),
             shared: SharedMemory::default(),
+            segments: Segments::default(),
             slab_at_start: 0,
             slab: 0,
             postponed: 0,
@@ -324,7 +328,7 @@ impl Watch {
     }
 
     /// Returns the bytes of a process, with its proportional share of shared pages and all of its page
-    /// tables. Returns the whole size if the process made itself non-dumpable, so that its shares cannot be
+    /// tables. Returns the whole size if the process is not dumpable, so that its shares cannot be
     /// read, or if that would take too long.
     fn by_share(&self, process: &ProcessStatus, seen: &[ProcessStatus]) -> Share {
         let Process { pid, directory, .. } = &process.process;

@@ -27,6 +27,10 @@ pub(crate) trait Memory {
     /// would be exceeded.
     fn grant_shared(&mut self, thread: i32, length: u64) -> Result<bool>;
 
+    /// Grants a System V segment of `length` bytes to a thread of the cell. Returns false if the
+    /// limit would be exceeded.
+    fn grant_segment(&mut self, thread: i32, length: u64) -> Result<bool>;
+
     /// Takes in that a process of the cell becomes the parent of orphans.
     fn expect_subreaper(&mut self);
 }
@@ -46,6 +50,8 @@ pub(crate) struct Mediator<'a> {
     /// Number of mmap(2). The filter notifies only of shared memory without a file, and of huge
     /// pages.
     shared_memory: Option<u32>,
+    /// Number of shmget(2), if the profile has it and no control group bounds the memory.
+    segments: Option<u32>,
     /// Number of prctl(2), if the profile has it: the filter asks about one option that is allowed.
     subreaper: Option<u32>,
     clocks: Clocks,
@@ -74,6 +80,7 @@ impl<'a> Mediator<'a> {
             sysinfo: calls::number(floor::ANSWERED)
                 .filter(|number| design.profile.calls.contains(number)),
             shared_memory: calls::number(floor::SHARES),
+            segments: floor::asked_for_segments(&design.profile, shared.memory),
             subreaper: calls::number(floor::SUBREAPER.0)
                 .filter(|number| design.profile.calls.contains(number)),
             clocks: shared.clocks,
@@ -144,6 +151,16 @@ impl<'a> Mediator<'a> {
             return match !is_huge && memory.grant_shared(call.pid, length)? {
                 true => notify::proceed(listener, call),
                 false => notify::refuse(listener, call, Errno::ENOMEM),
+            };
+        }
+        if Some(call.number) == self.segments {
+            let [_, length, flags, ..] = call.arguments;
+            let is_huge = int(flags) & libc::SHM_HUGETLB != 0;
+            // The kernel executes the call that was checked, as above. Beyond the limit it returns
+            // the errno of a kernel whose limit of such memory is reached.
+            return match !is_huge && memory.grant_segment(call.pid, length)? {
+                true => notify::proceed(listener, call),
+                false => notify::refuse(listener, call, Errno::ENOSPC),
             };
         }
         let [option, ..] = call.arguments;

@@ -159,6 +159,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "futex" => Some(futex()),
         "madvise" => Some(advice()),
         "mmap" if memory == MemoryHold::BestEffort => Some(private_or_file_mappings()),
+        "shmget" if memory == MemoryHold::BestEffort => Some(existing_segments()),
         "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
         "fallocate" => Some(room_within_limits()),
         "preadv2" | "pwritev2" => Some(ordinary_reads_and_writes()),
@@ -396,6 +397,12 @@ fn private_or_file_mappings() -> Verdict {
         vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB)],
         vec![Test::none_of(3, MAP_ANONYMOUS | MAP_HUGETLB)],
     ])
+}
+
+/// Allows shmget(2) of existing segments: the kernel makes none of 0 bytes. All others are decided by
+/// the cell's init, since their pages are not accounted once no process has attached them.
+fn existing_segments() -> Verdict {
+    Verdict::AllowIf(vec![vec![Test::full(1, Op::Eq, 0)]])
 }
 
 /// Allows execve(2) and execveat(2) as set by the profile's `exec` key.

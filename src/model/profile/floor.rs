@@ -21,6 +21,22 @@ pub const ANSWERED: &str = "sysinfo";
 /// group bounds the memory.
 pub const SHARES: &str = "mmap";
 
+/// The call that makes System V shared memory. A cell's init decides it if the profile lists the
+/// call and no control group bounds the memory.
+const SEGMENTS: &str = "shmget";
+
+/// Returns the number of the call by which init is asked for System V shared memory; `None` if the
+/// profile does not allow such memory, or a control group bounds it.
+#[must_use]
+pub fn asked_for_segments(profile: &Profile, memory: MemoryHold) -> Option<u32> {
+    let is_listed = |call: &u32| profile.calls.contains(call);
+    match (profile.tier, memory) {
+        (Tier::Full, MemoryHold::BestEffort) => number(SEGMENTS).filter(is_listed),
+        // Without an IPC namespace it is refused.
+        (Tier::Bare, _) | (_, MemoryHold::CgroupV1 | MemoryHold::CgroupV2) => None,
+    }
+}
+
 /// The call, and its option, by which a process becomes the parent of orphans. A cell's init decides it if
 /// the profile lists the call and no control group bounds the memory.
 pub const SUBREAPER: (&str, u32) = ("prctl", arguments::SUBREAPER);
@@ -214,6 +230,9 @@ pub fn condition(call: &str) -> Option<&'static str> {
         SHARES => Some(
             "without a control group, shared memory without a file is ENOMEM beyond the cell's limit",
         ),
+        SEGMENTS => {
+            Some("without a control group, a new segment is ENOSPC beyond the cell's limit")
+        }
         ANSWERED => Some("answered with the cell's own memory; load and uptime are made up"),
         _ if without_effect().any(|name| name == call) => {
             Some("answered 0 without effect in every profile")

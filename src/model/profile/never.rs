@@ -163,7 +163,7 @@ pub const ON_REQUEST: &[RefusedGroup] = &[
 
 /// Calls that allocate memory which no watchdog sees; allowed only if a cgroup bounds the cell's
 /// memory.
-pub const NEEDS_MEMORY_CGROUP: &[&str] = &["memfd_create", "shmget", "semget", "msgget"];
+pub const NEEDS_MEMORY_CGROUP: &[&str] = &["memfd_create", "semget", "msgget"];
 
 /// Calls by which a socket holds whole pages but accounts for a few bytes of each. If the cell has
 /// sockets and no cgroup bounds its memory, they are answered as for descriptors that do not

@@ -132,6 +132,11 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         let watched = taken.flatten().collect();
         Mediation::new(watched, names, Belongings::default(), Recording::Off).expect("a mediation")
     };
+    let paired = || {
+        let mut verdicts = verdicts.clone();
+        let watched = sockets::take(&mut verdicts, false).expect("verdicts that the guard knows");
+        Mediation::new(watched, None, Belongings::default(), Recording::Off).expect("a mediation")
+    };
     let names = Some(GuardedNames { directory, named: &[], also: &[] });
     let making = &[CallGroup::Names][..];
     let both = &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..];
@@ -141,21 +146,29 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         mediation(None, &[CallGroup::Connect]),
         mediation(names, making),
         mediation(names, both),
+        mediation(None, &[CallGroup::SetGroup]),
+        paired(),
     ];
     // The inits that have each call.
     let lists = [
-        ("epoll_create1 epoll_ctl", [true, false, false, false, false]),
-        ("inotify_add_watch", [false, true, false, false, false]),
-        ("connect", [false, false, true, false, true]),
-        ("pidfd_getfd", [false, true, true, false, true]),
-        ("process_vm_readv", [false, true, true, true, true]),
-        ("bind", [false, false, false, false, true]),
+        ("epoll_create1 epoll_ctl", [true, false, false, false, false, false, false]),
+        ("inotify_add_watch", [false, true, false, false, false, false, false]),
+        ("connect", [false, false, true, false, true, false, true]),
+        ("pidfd_getfd", [false, true, true, false, true, false, true]),
+        ("process_vm_readv", [false, true, true, true, true, true, true]),
+        ("bind", [false, false, false, false, true, false, false]),
         (
-            "mkdirat mknodat symlinkat linkat unlinkat renameat2 ftruncate prlimit64 tgkill",
-            [false, false, false, true, true],
+            "mkdirat mknodat symlinkat linkat unlinkat renameat2 ftruncate tgkill",
+            [false, false, false, true, true, false, false],
         ),
-        ("socket execve clone mount ptrace sendto setns unlink inotify_init1", [false; 5]),
-        ("openat fstat", [true; 5]),
+        ("prlimit64", [false, false, false, true, true, false, true]),
+        ("fchmodat", [false, false, false, false, false, true, false]),
+        ("socketpair", [false, false, false, false, false, false, true]),
+        (
+            "socket execve clone mount ptrace sendto setns unlink inotify_init1 chmod shmget",
+            [false; 7],
+        ),
+        ("openat fstat shmctl", [true; 7]),
     ];
     for (guard, index) in cells.iter().zip(0..) {
         for (calls, allowed) in lists {

@@ -146,6 +146,8 @@ impl Plain {
         let word = |index| low(arguments, index);
         let makes = match name {
             "mmap" => word(3) & 0x21 == 0x21 || word(3) & 0x4_0000 != 0,
+            // Of an existing segment the size is 0.
+            "shmget" => arguments[1] != 0,
             "sendto" | "sendmmsg" => word(3) & 0x400_0000 != 0,
             "sendmsg" => word(2) & 0x400_0000 != 0,
             "prctl" => word(0) == 36,
@@ -186,7 +188,7 @@ impl Plain {
     /// Listed, and refused by the floor all the same.
     fn withheld(&self, name: &str) -> bool {
         let forks = ["fork", "vfork", "clone"].contains(&name);
-        let hides = ["memfd_create", "shmget", "semget", "msgget"].contains(&name);
+        let hides = ["memfd_create", "semget", "msgget"].contains(&name);
         (forks && self.one_program) || (hides && !self.memory_is_held)
     }
 

@@ -17,7 +17,7 @@ use super::Watch;
 use super::processes::{Listing, Look};
 use sys::Result;
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Maximum number of unsettled grants; a look must settle them before there can be more.
 const MAX_GRANTS: usize = 4096;
 /// Maximum processor time of a look at all mappings; a look that takes longer frees nothing.
@@ -51,28 +51,30 @@ pub(crate) struct SharedMemory {
 
 /// A grant whose object no look has seen yet.
 #[derive(Debug, Clone, Copy)]
-struct Reservation {
+pub(super) struct Reservation {
     /// The thread that was allowed to continue.
-    thread: i32,
-    bytes: u64,
+    pub thread: i32,
+    pub bytes: u64,
 }
 
 impl Watch {
     /// Grants `length` bytes of shared memory to a thread, if the cell has room for them.
     pub(in super::super) fn grants(&mut self, thread: i32, length: u64) -> Result<bool> {
         let bytes = length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        let limit = self.limit.saturating_sub(self.segment_bytes()?);
         let began = Instant::now();
-        let for_room = !self.shared.has_room(bytes, self.limit);
-        if bytes <= self.limit && self.shared.wants_look(thread, for_room, began) {
+        let for_room = !self.shared.has_room(bytes, limit);
+        if bytes <= limit && self.shared.wants_look(thread, for_room, began) {
             // Before the look: a thread that has left the call by now has made its object.
             let granted = self.shared.threads();
-            let is_done = |other: &i32| *other == thread || self.is_elsewhere(*other);
+            let is_done =
+                |other: &i32| *other == thread || self.is_elsewhere(*other, libc::SYS_mmap);
             let done: BTreeSet<i32> = granted.into_iter().filter(is_done).collect();
             let mapped = self.shared_objects()?;
             let has_more = mapped.is_some_and(|mapped| self.shared.settle(&mapped, &done));
             self.shared.looked(for_room, has_more, began.elapsed());
         }
-        Ok(self.shared.grant(thread, bytes, self.limit))
+        Ok(self.shared.grant(thread, bytes, limit))
     }
 
     /// Returns the inodes of shared memory without a file that processes of the cell have mapped.
@@ -154,9 +156,9 @@ impl Watch {
         }
     }
 
-    /// Returns true if a thread has left the mmap(2) that it was granted: it has ended, or waits in another
+    /// Returns true if a thread has left the call that it was granted: it has ended, or waits in another
     /// call.
-    fn is_elsewhere(&self, thread: i32) -> bool {
+    pub(super) fn is_elsewhere(&self, thread: i32, call: i64) -> bool {
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
         let path = format!("{thread}/syscall");
         match openat(&self.procfs.proc, path.as_str(), flags, Mode::empty()) {
@@ -170,8 +172,8 @@ impl Watch {
                 let text = buffer.get(..length).unwrap_or_default();
                 let number = text.split(|byte| *byte == b' ').next().unwrap_or_default();
                 let number = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
-                // A running thread may not have finished its mmap(2) yet.
-                number.is_some_and(|number: i64| number != libc::SYS_mmap)
+                // A running thread may not have finished the call yet.
+                number.is_some_and(|number: i64| number != call)
             }
         }
     }
@@ -247,7 +249,7 @@ impl SharedMemory {
     }
 
     /// Returns the bytes of all grants and objects.
-    fn sum(&self) -> u64 {
+    pub(super) fn sum(&self) -> u64 {
         let granted = self.granted.iter().map(|granted| granted.bytes);
         self.mapped.values().copied().chain(granted).fold(0, u64::saturating_add)
     }
