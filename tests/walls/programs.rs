@@ -1,6 +1,8 @@
 //! Development programs in a cell: they run, and no call of theirs is reported as denied.
 
-use crate::support::{Caller, Check, Claim, Need, claim, denials, equal, holds, processors, text};
+use crate::support::{
+    Caller, Check, Claim, Failed, Need, claim, denials, equal, holds, processors, text,
+};
 
 pub const CLAIMS: &[Claim] = &[
     claim("processes_threads_and_sockets_work", python_works).needs(&[Need::Python]),
@@ -9,6 +11,10 @@ pub const CLAIMS: &[Claim] = &[
     claim("java_runs_and_sizes_itself_by_the_cell", java).wants(&[Need::Java]),
     claim("node_runs_and_sizes_itself_by_the_cell", node).wants(&[Need::Node]),
     claim("name_lookups_cause_no_denials", names).needs(&[Need::Python]),
+    claim("an_agent_of_ssh_keeps_keys", ssh_agent).needs(&[Need::SshAgent]),
+    claim("a_key_of_gpg_signs_commits", gpg).needs(&[Need::Gpg, Need::Git]),
+    claim("nginx_serves_a_page_by_its_workers", nginx).wants(&[Need::Nginx]),
+    claim("a_database_is_made_and_answers", postgres).wants(&[Need::Postgres]),
 ];
 
 fn python_works(caller: &Caller) -> Check {
@@ -100,4 +106,60 @@ new (require('worker_threads').Worker)('console.log(6 * 7)', { eval: true });";
     lines.sort_unstable();
     let sizes = format!("{} {} {runs_on} 0,0,0", 700 << 20, processors());
     equal("node", (lines, denials(&report)), (vec!["42", sizes.as_str(), "null true"], vec![]))
+}
+
+/// Runs a script in a cell where names are guarded. Nothing of it may be reported as denied.
+fn in_grant(caller: &Caller, script: &str) -> Result<String, Failed> {
+    let path = caller.directory("granted")?.display().to_string();
+    let options = ["--rw", &path, "--timeout", "120s"];
+    let report = caller.json(&options, &["bash", "-c", script])?;
+    let shown = format!("{}{}", text(&report, "stdout"), text(&report, "stderr"));
+    equal(&shown, denials(&report), vec![])?;
+    Ok(shown)
+}
+
+/// Agents make themselves untraceable before they write anything (PR_SET_DUMPABLE).
+fn ssh_agent(caller: &Caller) -> Check {
+    let script = "eval $(ssh-agent) > /dev/null && ssh-keygen -q -t ed25519 -N '' -C mine -f /tmp/key && \
+        ssh-add -q /tmp/key && ssh-add -L | cut -d' ' -f1,3 && ssh-agent -k";
+    let shown = in_grant(caller, script)?;
+    let is_complete = shown.starts_with("ssh-ed25519 mine\n") && shown.contains("killed;");
+    holds("a key", &shown, is_complete)
+}
+
+fn gpg(caller: &Caller) -> Check {
+    let script = "export GNUPGHOME=/tmp/gnupg; mkdir -m 700 $GNUPGHOME; cd /tmp
+        gpg --batch --quiet --passphrase '' --quick-gen-key 'A <a@b>' ed25519 2> err || cat err
+        git init -q r && cd r && git config user.name A && git config user.email a@b && echo x > f && git add f
+        git commit -q -S -m one && git log --format='%G? %s'; gpg --batch --quiet -K --with-colons | grep -c ^sec
+        gpgconf --kill all; rm -r $GNUPGHOME && echo removed";
+    equal("a signature", in_grant(caller, script)?.as_str(), "G one\n1\nremoved\n")
+}
+
+/// Its master is the owner of the channels' signals (F_SETOWN). A cell whose memory init watches has
+/// no sendfile(2), which nginx takes for an error.
+fn nginx(caller: &Caller) -> Check {
+    let script = r#"cd /tmp; mkdir www; echo a page > www/index.html; t=/tmp/t
+        echo "worker_processes 2; pid /tmp/pid; daemon off; events {} http { access_log off; sendfile off;
+        client_body_temp_path $t; proxy_temp_path $t; fastcgi_temp_path $t; uwsgi_temp_path $t; scgi_temp_path $t;
+        server { listen 127.0.0.1:8080; root /tmp/www; } }" > conf
+        /usr/sbin/nginx -e /tmp/log -c /tmp/conf & master=$!
+        for i in $(seq 200); do exec 3<> /dev/tcp/127.0.0.1/8080 && break; sleep 0.1; done 2> /dev/null
+        printf 'GET / HTTP/1.0\r\n\r\n' >&3; tail -n 1 <&3; grep -c '[w]orker process' /proc/[0-9]*/cmdline | grep -c ':1$'
+        kill -QUIT $master; wait $master; echo $?; grep -v io_setup log"#;
+    let path = caller.directory("granted")?.display().to_string();
+    let options = ["--rw", &path, "--timeout", "60s"];
+    let report = caller.json(&options, &["bash", "-c", script])?;
+    let shown = (text(&report, "stdout"), text(&report, "stderr"));
+    equal("a page, workers, the end", shown, ("a page\n2\n0\n", ""))
+}
+
+/// It takes a segment of System V for a lock, and shared memory in `/dev/shm`.
+fn postgres(caller: &Caller) -> Check {
+    let script = "PATH=$(echo /usr/lib/postgresql/*/bin | cut -d' ' -f1):$PATH; export LC_ALL=C
+        initdb -D /tmp/db > /tmp/log 2>&1 || cat /tmp/log
+        pg_ctl -D /tmp/db -s -w -l /tmp/log -o '-k /tmp -h \"\"' start || cat /tmp/log
+        psql -h /tmp -d postgres -Atc 'create table t (n int); insert into t values (42); select n from t' | tail -n 1
+        pg_ctl -D /tmp/db -s stop && echo stopped";
+    equal("an answer", in_grant(caller, script)?.as_str(), "42\nstopped\n")
 }
