@@ -17,7 +17,7 @@ use cell::mediate::address::{Address, SocketArguments};
 use cell::mediate::names::{self, Depth, DirectoryClass, NameClass};
 use cell::mediate::paths::{Text, descriptor_of, split};
 use cell::mediate::registers::int;
-use cell::mediate::{epoll, inotify};
+use cell::mediate::{counted, inotify};
 use cell::seccomp::{payload_filter, payload_verdicts};
 use config::document::Document;
 use config::policy::flags::{DeclaredCommand, Input, Takes};
@@ -353,7 +353,7 @@ fn registers(bytes: &[u8]) {
     assert_eq!(int(first), low(first));
     let wanted = SocketArguments::from_registers(&arguments);
     assert_eq!((wanted.socket, wanted.address, wanted.length), (low(first), second, low(third)));
-    assert!(epoll::watched_files(bytes) <= bytes.split(|byte| *byte == b'\n').count());
+    assert!(counted::watched_files(bytes) <= bytes.split(|byte| *byte == b'\n').count());
 }
 
 fn name(name: &[u8], directory: &[u8]) {

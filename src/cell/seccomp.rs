@@ -189,8 +189,8 @@ pub enum Recording {
     On,
 }
 
-/// Compiles the filter of cell inits, which allows the calls in `more` too. None of its rules
-/// notifies, because init is the process that answers notifications.
+/// Compiles the filter of cell inits, which allows the calls in `more` too. No rule notifies, because
+/// init is the process that answers notifications.
 pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instruction>, Errno> {
     let mut calls: Vec<Sysno> = INIT.iter().chain(more).copied().collect();
     match recording {
@@ -200,8 +200,30 @@ pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instructi
     // The older name of the same call, on architectures that have it.
     #[cfg(target_arch = "x86_64")]
     calls.push(Sysno::poll);
-    let verdicts = calls.into_iter().map(|call| (number(call), Verdict::Allow)).collect();
+    let verdicts = calls.into_iter().map(|call| (number(call), init_verdict(call))).collect();
     compile(&verdicts, Action::Errno(libc::EPERM))
+}
+
+/// Returns the verdict on a call of an init. The only sockets that an init makes are those of route
+/// netlink, with a filter that stays (`mediate::interfaces`).
+fn init_verdict(call: Sysno) -> Verdict {
+    let is = |argument, value: i32| Test::low(argument, Op::Eq, value.cast_unsigned());
+    match call {
+        Sysno::socket => {
+            let flags = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK).cast_unsigned();
+            let kinds = [libc::SOCK_RAW, libc::SOCK_DGRAM].map(|kind| {
+                let kind = Test::besides(1, flags, kind.cast_unsigned());
+                vec![is(0, libc::AF_NETLINK), kind, is(2, libc::NETLINK_ROUTE)]
+            });
+            Verdict::AllowIf(kinds.into())
+        }
+        Sysno::setsockopt => {
+            let options = [libc::SO_ATTACH_FILTER, libc::SO_LOCK_FILTER, libc::SO_SNDBUF];
+            let any = options.map(|option| vec![is(1, libc::SOL_SOCKET), is(2, option)]);
+            Verdict::AllowIf(any.into())
+        }
+        _ => Verdict::Allow,
+    }
 }
 
 /// Compiles verdicts; numbers without a verdict get `otherwise`.

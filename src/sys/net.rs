@@ -1,4 +1,4 @@
-//! The loopback interface of a network namespace, and options of packet sockets.
+//! The loopback interface of a network namespace, and options of sockets.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -28,9 +28,15 @@ pub fn loopback_up() -> Result<()> {
 /// only incoming frames that pass `filter` are received. The filter is locked (packet(7),
 /// SO_LOCK_FILTER).
 pub fn prepare_packet_socket(socket: impl AsFd, filter: &[Instruction]) -> Result<()> {
-    let program = Program::new(filter)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
     set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+    attach_filter(socket, filter)
+}
+
+/// Attaches a filter that decides how much of each received message is kept, and locks it: no process
+/// that has the socket can remove or replace it (socket(7), SO_ATTACH_FILTER, SO_LOCK_FILTER).
+pub(crate) fn attach_filter(socket: impl AsFd, filter: &[Instruction]) -> Result<()> {
+    let program = Program::new(filter)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     set(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1)
 }

@@ -1,12 +1,16 @@
-//! Builds and sends messages that create links, addresses and routes in a network namespace
-//! (rtnetlink(7)).
+//! Sockets of route netlink, and messages that create links, addresses and routes in a network
+//! namespace (rtnetlink(7)).
 
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
+};
 
 use super::Result;
+use super::bpf::Instruction;
+use super::net::attach_filter;
 use super::socket::{PacketWait, receive, send};
 
 const NEW_LINK: u16 = 16;
@@ -16,7 +20,8 @@ const NEW_ROUTE: u16 = 24;
 const REQUEST_ACK: u16 = 0x5;
 const CREATE_EXCLUSIVE: u16 = 0x600;
 /// Size of a message header.
-const HEADER: usize = 16;
+pub const HEADER: u32 = 16;
+const HEADER_BYTES: usize = 16;
 
 /// Requests that are sent to the kernel in one packet, and answered one by one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +37,20 @@ pub struct RouteRequests {
 pub fn open() -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC;
     socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)
+}
+
+/// Opens a socket for requests of another process in the caller's network namespace. `filter` decides
+/// how much of each answer arrives, and one message has as few requests as the kernel can be limited
+/// to: with the smallest send buffer, 4,576 bytes.
+///
+/// # Errors
+/// The errno of socket(2) or setsockopt(2).
+pub fn open_filtered(kind: SockType, flags: SockFlag, filter: &[Instruction]) -> Result<OwnedFd> {
+    let flags = flags | SockFlag::SOCK_CLOEXEC;
+    let opened = socket(AddressFamily::Netlink, kind, flags, SockProtocol::NetlinkRoute)?;
+    attach_filter(&opened, filter)?;
+    setsockopt(&opened, sockopt::SndBuf, &0)?;
+    Ok(opened)
 }
 
 impl RouteRequests {
@@ -72,7 +91,7 @@ impl RouteRequests {
     }
 
     fn add(&mut self, kind: u16, flags: u16, body: &[u8]) {
-        let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or(u32::MAX);
         self.bytes.extend(length.to_ne_bytes());
         self.bytes.extend(kind.to_ne_bytes());
         self.bytes.extend((REQUEST_ACK | flags).to_ne_bytes());
@@ -93,7 +112,8 @@ impl RouteRequests {
         for _ in 0..self.count {
             let received = receive(route, &mut room, PacketWait::Yes)?;
             let answer = room.get(..received.bytes).unwrap_or_default();
-            let errno = answer.get(HEADER..HEADER + 4).and_then(|bytes| bytes.try_into().ok());
+            let errno =
+                answer.get(HEADER_BYTES..HEADER_BYTES + 4).and_then(|bytes| bytes.try_into().ok());
             let errno = errno.map(i32::from_ne_bytes).ok_or(Errno::EPROTO)?;
             if errno != 0 && first.is_ok() {
                 first = Err(Errno::from_raw(-errno));

@@ -14,7 +14,7 @@ use super::caller::TargetCall;
 use super::handlers::Handlers;
 use super::registers::{in_cwd, in_directory, int, low};
 use super::response::{CallError, Response};
-use super::{connect, datagrams, epoll, inotify, set_group};
+use super::{connect, counted, datagrams, epoll, inotify, interfaces, set_group};
 use model::profile::calls::number;
 use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
@@ -53,6 +53,9 @@ pub enum CallGroup {
     Inotify,
     /// Sets the set-group-id bit, which only directories get.
     SetGroup,
+    /// Makes a socket of route netlink, whose number per cell is limited: in cells with sockets of
+    /// the internet.
+    Interfaces,
 }
 
 impl CallGroup {
@@ -65,9 +68,10 @@ impl CallGroup {
             Self::Bind => &connect::BINDING,
             Self::Connect => &connect::CONNECTING,
             Self::Datagram => &datagrams::CALLS,
-            Self::Epoll => &epoll::CALLS,
+            Self::Epoll => &counted::CALLS,
             Self::Inotify => &inotify::CALLS,
             Self::SetGroup => &set_group::CALLS,
+            Self::Interfaces => &interfaces::CALLS,
         }
     }
 }
@@ -104,7 +108,7 @@ const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
 
 /// Every mediated call. The kernel reads an `int` from the low half of its register, and so do the
 /// handlers.
-pub static TABLE: [Row; 27] = [
+pub static TABLE: [Row; 28] = [
     row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
         handlers.open(caller, in_cwd(a), int(b), low(c))
     }),
@@ -182,6 +186,9 @@ pub static TABLE: [Row; 27] = [
     row("fchmodat2", CallGroup::SetGroup, |handlers, caller, &[a, b, c, d, ..]| {
         set_group::by_path(handlers, caller, in_directory(a, b), low(c), int(d))
     }),
+    row("socket", CallGroup::Interfaces, |handlers, _, &[_, kind, ..]| {
+        interfaces::open(handlers, int(kind))
+    }),
 ];
 
 /// A mediated call of a cell: its number, its row, and the profile's conditions on its arguments.
@@ -199,7 +206,8 @@ const O_TMPFILE: u32 = libc::O_TMPFILE.cast_unsigned();
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 
 /// Removes the calls of a group from `verdicts`, so that the filter notifies the listener of each.
-/// An open that neither makes a file nor writes to one keeps a verdict.
+/// An open that neither makes a file nor writes to one keeps a verdict, and so does every socket but
+/// those of route netlink.
 ///
 /// # Errors
 /// ENOTSUP: mediation does not support one of these verdicts.
@@ -207,6 +215,12 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
     let mut taken = Vec::new();
     for row in TABLE.iter().filter(|row| row.group == group) {
         let Some(number) = number(row.call) else { continue };
+        if group == CallGroup::Interfaces {
+            // All other sockets stay with the filter.
+            let verdict = verdicts.get_mut(&number).and_then(interfaces::take);
+            taken.extend(verdict.map(|verdict| MediatedCall { number, row, verdict }));
+            continue;
+        }
         let verdict = match verdicts.get(&number) {
             Some(verdict @ (Verdict::Allow | Verdict::AllowIf(_))) => verdict.clone(),
             // Refused by the profile.
@@ -229,8 +243,12 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
     Ok(taken)
 }
 
-/// Refuses the calls of a group, in cells whose init cannot answer them.
+/// Refuses the calls of a group, in cells whose init cannot answer them. The verdict on sockets
+/// refuses those of [`CallGroup::Interfaces`] already.
 pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) {
+    if group == CallGroup::Interfaces {
+        return;
+    }
     for row in TABLE.iter().filter(|row| row.group == group) {
         number(row.call).and_then(|number| verdicts.remove(&number));
     }

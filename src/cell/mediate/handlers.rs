@@ -11,7 +11,7 @@ use nix::unistd::{fchdir, ftruncate, linkat, symlinkat};
 
 use super::Mediation;
 use super::caller::{TargetCall, Umasks};
-use super::epoll::Instances;
+use super::counted::CountedFiles;
 use super::guard::NameGuard;
 use super::names::{self, Renames};
 use super::open::{NAME_FLAGS, blocked, finished, hand_over, later, opened, unblocked};
@@ -43,7 +43,10 @@ pub struct Handlers<'a> {
     pub mediation: &'a Mediation,
     pub name_guard: NameGuard<'a>,
     umasks: Cell<Umasks>,
-    pub instances: Instances,
+    /// Instances of epoll.
+    pub instances: CountedFiles,
+    /// Sockets of route netlink.
+    pub route_sockets: CountedFiles,
     pub pending_calls: PendingCalls,
 }
 
@@ -56,9 +59,17 @@ impl<'a> Handlers<'a> {
         // Paths of init's descriptors are relative to this procfs.
         fchdir(&name_guard.proc)?;
         let umasks = Cell::new(Umasks::Inherited);
-        let instances = Instances::default();
+        let instances = CountedFiles::default();
+        let route_sockets = CountedFiles::default();
         let pending_calls = PendingCalls::default();
-        Ok(Box::new(Self { mediation, name_guard, umasks, instances, pending_calls }))
+        Ok(Box::new(Self {
+            mediation,
+            name_guard,
+            umasks,
+            instances,
+            route_sockets,
+            pending_calls,
+        }))
     }
 
     /// Serves a call and answers it, unless the table has no row for it.

@@ -16,21 +16,25 @@
 //!   [`names`] has the rules, and `guard` applies them to directories that [`paths`] has looked up.
 //! - Sockets of the host in a grant, even a read-only one, cannot be connected to ([`sockets`]).
 //!   `connect` serves connect(2) and bind(2), and `datagrams` pairs of datagram sockets.
-//! - epoll instances are counted in every cell ([`epoll`]).
+//! - epoll instances are counted in every cell (`epoll`, [`counted`]).
 //! - inotify watches could reveal activity of the host: they are limited to the cell's private
 //!   files and its grants ([`inotify`]).
 //! - Only directories get the set-group-id bit ([`set_group`]).
+//! - Sockets that ask for the cell's network interfaces are counted, and receive only answers about
+//!   the cell (`interfaces`).
 
 pub mod address;
 mod caller;
 pub mod calls;
 mod connect;
 mod connecting;
+pub mod counted;
 mod datagrams;
-pub mod epoll;
+mod epoll;
 mod guard;
 pub mod handlers;
 pub mod inotify;
+mod interfaces;
 pub(crate) mod mediator;
 pub mod names;
 mod open;
@@ -152,7 +156,10 @@ impl Mediation {
     pub fn has_directory(&self) -> bool {
         self.calls.iter().any(|call| match call.row.group {
             CallGroup::Names | CallGroup::Bind | CallGroup::Connect | CallGroup::Datagram => true,
-            CallGroup::Epoll | CallGroup::Inotify | CallGroup::SetGroup => false,
+            CallGroup::Epoll
+            | CallGroup::Inotify
+            | CallGroup::SetGroup
+            | CallGroup::Interfaces => false,
         })
     }
 }

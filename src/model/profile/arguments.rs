@@ -453,8 +453,9 @@ pub(super) fn sockets(
     verdicts
 }
 
-/// Describes a route netlink socket, by which getaddrinfo(3) queries the machine's addresses.
-/// Answered as by a kernel without netlink: libc then tries every family. Other netlink sockets are
+/// Describes a route netlink socket, by which getaddrinfo(3) queries the machine's addresses. A cell's
+/// init makes it where the profile has sockets of the internet. Where there is no such init, it is
+/// answered as by a kernel without netlink: libc then tries every family. Other netlink sockets are
 /// denied and counted, like every family that is not granted.
 fn interfaces() -> Probe {
     let netlink = 16;

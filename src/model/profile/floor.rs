@@ -225,7 +225,7 @@ pub fn condition(call: &str) -> Option<&'static str> {
     match call {
         "execveat" => Some("the profile's one program, once, by its held descriptor"),
         "socket" | "socketpair" => Some(
-            "stream, datagram and sequenced-packet sockets of the granted families; libc's question for addresses (route netlink) is answered EAFNOSUPPORT and not counted",
+            "stream, datagram and sequenced-packet sockets of the granted families; with inet or inet6 also route netlink, which asks for the cell's interfaces and changes nothing",
         ),
         SHARES => Some(
             "without a control group, shared memory without a file is ENOMEM beyond the cell's limit",

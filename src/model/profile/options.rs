@@ -13,6 +13,7 @@ const IP: u32 = 0;
 const TCP: u32 = 6;
 const UDP: u32 = 17;
 const IPV6: u32 = 41;
+const NETLINK: u32 = 270;
 
 /// Options of SOL_SOCKET up to SO_INQ (84). Left out:
 /// - SO_ATTACH_FILTER (26), SO_ATTACH_BPF (50) and the two of SO_REUSEPORT (51, 52): programs for
@@ -86,6 +87,13 @@ const OF_TCP: &[(u32, u32)] = &[
 /// UDP_SEGMENT and UDP_GRO, as QUIC uses them; not encapsulation.
 const OF_UDP: &[(u32, u32)] = &[(103, 104)];
 
+/// Options of netlink (netlink(7)). Left out: NETLINK_LISTEN_ALL_NSID, which is about other
+/// namespaces, and options about broadcasts and lost messages.
+const OF_NETLINK: &[(u32, u32)] = &[
+    (1, 2),   // NETLINK_ADD_MEMBERSHIP, NETLINK_DROP_MEMBERSHIP: watchers of addresses, as bind(2)
+    (10, 12), // NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK: ip(8), libraries
+];
+
 /// Returns the verdict on setsockopt(2) under any profile.
 ///
 /// Without a memory cgroup, a socket holds its default at most: setting another size succeeds
@@ -101,7 +109,14 @@ pub(super) fn verdict(memory: MemoryHold) -> Verdict {
 }
 
 fn any(of_sockets: &'static [(u32, u32)]) -> Vec<All> {
-    let levels = [(SOCKET, of_sockets), (TCP, OF_TCP), (IPV6, OF_IPV6), (IP, OF_IP), (UDP, OF_UDP)];
+    let levels = [
+        (SOCKET, of_sockets),
+        (TCP, OF_TCP),
+        (IPV6, OF_IPV6),
+        (IP, OF_IP),
+        (UDP, OF_UDP),
+        (NETLINK, OF_NETLINK),
+    ];
     levels.into_iter().flat_map(|(level, options)| at(level, options)).collect()
 }
 

@@ -338,7 +338,7 @@ fn mediation(
             return Err(Unusable { why: reason.to_owned(), missing_program: None });
         }
     }
-    for group in [CallGroup::Epoll, CallGroup::Inotify] {
+    for group in [CallGroup::Epoll, CallGroup::Inotify, CallGroup::Interfaces] {
         match (support.proc_kind, profile.proc) {
             (ProcKind::Outer, ProcView::None) => calls::refuse(verdicts, group),
             (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {

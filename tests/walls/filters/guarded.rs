@@ -56,6 +56,11 @@ fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answ
             }
             _ => grant == Grant::Writable && MAKING.split_whitespace().any(|making| making == name),
         },
+        Answer::Errno(_)
+            if name == "socket" && grant != Grant::Blind && plain.is_made_by_init(arguments) =>
+        {
+            return Answer::Listener;
+        }
         refused @ (Answer::Errno(_) | Answer::Listener) => return refused,
     };
     if request { Answer::Listener } else { Answer::Allow }
@@ -78,7 +83,7 @@ pub fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
                 }
                 Grant::Blind => sockets::close(&mut verdicts),
             }
-            for group in [CallGroup::Epoll, CallGroup::Inotify] {
+            for group in [CallGroup::Epoll, CallGroup::Inotify, CallGroup::Interfaces] {
                 match grant {
                     Grant::Blind => calls::refuse(&mut verdicts, group),
                     Grant::None | Grant::ReadOnly | Grant::Writable => {
@@ -144,6 +149,7 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         mediation(None, &[CallGroup::Epoll]),
         mediation(None, &[CallGroup::Inotify]),
         mediation(None, &[CallGroup::Connect]),
+        mediation(None, &[CallGroup::Interfaces]),
         mediation(names, making),
         mediation(names, both),
         mediation(None, &[CallGroup::SetGroup]),
@@ -151,24 +157,24 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
     ];
     // The inits that have each call.
     let lists = [
-        ("epoll_create1 epoll_ctl", [true, false, false, false, false, false, false]),
-        ("inotify_add_watch", [false, true, false, false, false, false, false]),
-        ("connect", [false, false, true, false, true, false, true]),
-        ("pidfd_getfd", [false, true, true, false, true, false, true]),
-        ("process_vm_readv", [false, true, true, true, true, true, true]),
-        ("bind", [false, false, false, false, true, false, false]),
+        ("epoll_create1 epoll_ctl", [true, false, false, true, false, false, false, false]),
+        ("inotify_add_watch", [false, true, false, false, false, false, false, false]),
+        ("connect", [false, false, true, false, false, true, false, true]),
+        ("pidfd_getfd", [false, true, true, false, false, true, false, true]),
+        ("process_vm_readv", [false, true, true, false, true, true, true, true]),
+        ("bind", [false, false, false, false, false, true, false, false]),
         (
             "mkdirat mknodat symlinkat linkat unlinkat renameat2 ftruncate tgkill",
-            [false, false, false, true, true, false, false],
+            [false, false, false, false, true, true, false, false],
         ),
-        ("prlimit64", [false, false, false, true, true, false, true]),
-        ("fchmodat", [false, false, false, false, false, true, false]),
-        ("socketpair", [false, false, false, false, false, false, true]),
+        ("prlimit64", [false, false, false, false, true, true, false, true]),
+        ("fchmodat", [false, false, false, false, false, false, true, false]),
+        ("socketpair", [false, false, false, false, false, false, false, true]),
         (
             "socket execve clone mount ptrace sendto setns unlink inotify_init1 chmod shmget",
-            [false; 7],
+            [false; 8],
         ),
-        ("openat fstat shmctl", [true; 7]),
+        ("openat fstat shmctl", [true; 8]),
     ];
     for (guard, index) in cells.iter().zip(0..) {
         for (calls, allowed) in lists {
@@ -184,4 +190,26 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
             }
         }
     }
+    // Only route netlink, and only its filter and the size of its messages.
+    let makes = |index: usize, name: &str, arguments: [u64; 3]| {
+        let [first, second, third] = arguments;
+        let arguments = [first, second, third, 0, 0, 0];
+        let call = Call { arch: OURS, number: number_of(name).expect("a call"), arguments };
+        let guard = cells.get(index).expect("an init");
+        run(&guard.init_filter, &call) == Answer::Allow.value()
+    };
+    for index in 0..cells.len() {
+        for kind in [2, 3, 3 | 0o2_004_000] {
+            assert_eq!(makes(index, "socket", [16, kind, 0]), index == 3, "{index}: {kind:#o}");
+        }
+        for option in [7, 26, 44] {
+            let arguments = [5, 1, option];
+            assert_eq!(makes(index, "setsockopt", arguments), index == 3, "{index}: {option}");
+        }
+    }
+    let sockets =
+        [[16, 3, 9], [16, 2, 15], [16, 1, 0], [17, 3, 0], [40, 1, 0], [2, 1, 0], [1, 1, 0]];
+    assert!(sockets.into_iter().all(|arguments| !makes(3, "socket", arguments)));
+    let options = [[5, 1, 27], [5, 1, 50], [5, 1, 8], [5, 270, 26], [5, 6, 7]];
+    assert!(options.into_iter().all(|arguments| !makes(3, "setsockopt", arguments)));
 }

@@ -209,12 +209,20 @@ impl Plain {
         if self.unix_pair(arguments) || inet(Family::Inet, 2, 1) || inet(Family::Inet6, 10, 58) {
             return Answer::Allow;
         }
-        // getaddrinfo's question for the machine's addresses, where there are sockets at all.
-        let route = low(arguments, 0) == 16 && kind(arguments) == 3 && low(arguments, 2) == 0;
-        match route && !self.families.is_empty() {
+        // getaddrinfo's question for the machine's addresses, where there are sockets and no init
+        // answers it.
+        match is_route(arguments) && kind(arguments) == 3 && !self.families.is_empty() {
             true => Answer::Errno(libc::EAFNOSUPPORT),
             false => Answer::Listener,
         }
+    }
+
+    /// True for a socket that the cell's init makes, if it is there: one of route netlink.
+    pub fn is_made_by_init(&self, arguments: &[u64; 6]) -> bool {
+        let is_internet = |family: &Family| *family != Family::Unix;
+        is_route(arguments)
+            && matches!(kind(arguments), 2 | 3)
+            && self.families.iter().any(is_internet)
     }
 }
 
@@ -227,6 +235,10 @@ pub fn low(arguments: &[u64; 6], index: usize) -> u32 {
 /// A socket's type without SOCK_CLOEXEC and SOCK_NONBLOCK.
 fn kind(arguments: &[u64; 6]) -> u32 {
     low(arguments, 1) & !0o2_004_000
+}
+
+fn is_route(arguments: &[u64; 6]) -> bool {
+    low(arguments, 0) == 16 && low(arguments, 2) == 0
 }
 
 fn is_unix(arguments: &[u64; 6]) -> bool {
@@ -312,6 +324,7 @@ fn option(level: u32, option: u32) -> bool {
             matches!(option, 16..=21 | 23 | 25 | 26 | 29 | 42 | 45..=47 | 49 | 51 | 62 | 66 | 67 | 78)
         }
         17 => matches!(option, 103 | 104),
+        270 => matches!(option, 1 | 2 | 10..=12),
         _ => false,
     }
 }
