@@ -205,7 +205,7 @@ pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instructi
 }
 
 /// Returns the verdict on a call of an init. The only sockets that an init makes are those of route
-/// netlink, with a filter that stays (`mediate::interfaces`).
+/// netlink, with a filter that stays, and it sets the sizes of sockets (`mediate::interfaces`).
 fn init_verdict(call: Sysno) -> Verdict {
     let is = |argument, value: i32| Test::low(argument, Op::Eq, value.cast_unsigned());
     match call {
@@ -218,7 +218,8 @@ fn init_verdict(call: Sysno) -> Verdict {
             Verdict::AllowIf(kinds.into())
         }
         Sysno::setsockopt => {
-            let options = [libc::SO_ATTACH_FILTER, libc::SO_LOCK_FILTER, libc::SO_SNDBUF];
+            let options =
+                [libc::SO_ATTACH_FILTER, libc::SO_LOCK_FILTER, libc::SO_SNDBUF, libc::SO_RCVBUF];
             let any = options.map(|option| vec![is(1, libc::SOL_SOCKET), is(2, option)]);
             Verdict::AllowIf(any.into())
         }

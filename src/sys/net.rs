@@ -41,6 +41,29 @@ pub(crate) fn attach_filter(socket: impl AsFd, filter: &[Instruction]) -> Result
     set(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1)
 }
 
+/// Returns the address family of a socket (SO_DOMAIN).
+pub fn family(socket: impl AsFd) -> Result<libc::c_int> {
+    let mut family: libc::c_int = 0;
+    let mut length = size_of_val(&family) as libc::socklen_t;
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the value is writable for its length, and both outlive the call.
+    Errno::result(unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_DOMAIN,
+            (&raw mut family).cast(),
+            &raw mut length,
+        )
+    })
+    .map(|_| family)
+}
+
+/// Sets SO_SNDBUF or SO_RCVBUF.
+pub fn set_size(socket: impl AsFd, option: libc::c_int, size: libc::c_int) -> Result<()> {
+    set(socket, libc::SOL_SOCKET, option, &size)
+}
+
 /// Sets an option whose value is a `T`, as setsockopt(2) describes it.
 fn set<T>(socket: impl AsFd, level: libc::c_int, name: libc::c_int, value: &T) -> Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| Errno::EINVAL)?;

@@ -56,6 +56,9 @@ pub enum CallGroup {
     /// Makes a socket of route netlink, whose number per cell is limited: in cells with sockets of
     /// the internet.
     Interfaces,
+    /// Sets how much a socket holds, which those of route netlink must not: in cells that can have
+    /// such sockets, if a control group holds the memory.
+    BufferSizes,
 }
 
 impl CallGroup {
@@ -72,6 +75,7 @@ impl CallGroup {
             Self::Inotify => &inotify::CALLS,
             Self::SetGroup => &set_group::CALLS,
             Self::Interfaces => &interfaces::CALLS,
+            Self::BufferSizes => &interfaces::SIZE_CALLS,
         }
     }
 }
@@ -108,7 +112,7 @@ const fn row(call: &'static str, group: CallGroup, handler: Handler) -> Row {
 
 /// Every mediated call. The kernel reads an `int` from the low half of its register, and so do the
 /// handlers.
-pub static TABLE: [Row; 28] = [
+pub static TABLE: [Row; 29] = [
     row("open", CallGroup::Names, |handlers, caller, &[a, b, c, ..]| {
         handlers.open(caller, in_cwd(a), int(b), low(c))
     }),
@@ -189,6 +193,14 @@ pub static TABLE: [Row; 28] = [
     row("socket", CallGroup::Interfaces, |handlers, _, &[_, kind, ..]| {
         interfaces::open(handlers, int(kind))
     }),
+    row(
+        "setsockopt",
+        CallGroup::BufferSizes,
+        |_, caller, &[socket, _, option, value, length, _]| {
+            let value = SocketArguments::from_registers(&[socket, value, length, 0, 0, 0]);
+            interfaces::set_size(caller, int(option), value)
+        },
+    ),
 ];
 
 /// A mediated call of a cell: its number, its row, and the profile's conditions on its arguments.
@@ -206,8 +218,8 @@ const O_TMPFILE: u32 = libc::O_TMPFILE.cast_unsigned();
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
 
 /// Removes the calls of a group from `verdicts`, so that the filter notifies the listener of each.
-/// An open that neither makes a file nor writes to one keeps a verdict, and so does every socket but
-/// those of route netlink.
+/// An open that neither makes a file nor writes to one keeps a verdict, and so do all sockets but
+/// those of route netlink, and all options but the sizes of buffers.
 ///
 /// # Errors
 /// ENOTSUP: mediation does not support one of these verdicts.
@@ -215,9 +227,19 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
     let mut taken = Vec::new();
     for row in TABLE.iter().filter(|row| row.group == group) {
         let Some(number) = number(row.call) else { continue };
-        if group == CallGroup::Interfaces {
-            // All other sockets stay with the filter.
-            let verdict = verdicts.get_mut(&number).and_then(interfaces::take);
+        // The filter keeps its verdict on all other sockets and options.
+        let take_part: Option<fn(&mut Verdict) -> Option<Verdict>> = match group {
+            CallGroup::Interfaces => Some(interfaces::take),
+            CallGroup::BufferSizes => Some(interfaces::take_sizes),
+            CallGroup::Names
+            | CallGroup::Bind
+            | CallGroup::Connect
+            | CallGroup::Epoll
+            | CallGroup::Inotify => None,
+        };
+        if let Some(take_part) = take_part {
+            let has_internet = interfaces::are_answered(verdicts);
+            let verdict = verdicts.get_mut(&number).filter(|_| has_internet).and_then(take_part);
             taken.extend(verdict.map(|verdict| MediatedCall { number, row, verdict }));
             continue;
         }
@@ -243,10 +265,10 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
     Ok(taken)
 }
 
-/// Refuses the calls of a group, in cells whose init cannot answer them. The verdict on sockets
-/// refuses those of [`CallGroup::Interfaces`] already.
+/// Refuses the calls of a group, in cells whose init cannot answer them. Without an init that makes
+/// them, the verdict on sockets refuses those of route netlink, and no size has to be guarded.
 pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) {
-    if group == CallGroup::Interfaces {
+    if matches!(group, CallGroup::Interfaces | CallGroup::BufferSizes) {
         return;
     }
     for row in TABLE.iter().filter(|row| row.group == group) {

@@ -159,7 +159,8 @@ impl Mediation {
             CallGroup::Epoll
             | CallGroup::Inotify
             | CallGroup::SetGroup
-            | CallGroup::Interfaces => false,
+            | CallGroup::Interfaces
+            | CallGroup::BufferSizes => false,
         })
     }
 }

@@ -338,7 +338,9 @@ fn mediation(
             return Err(Unusable { why: reason.to_owned(), missing_program: None });
         }
     }
-    for group in [CallGroup::Epoll, CallGroup::Inotify, CallGroup::Interfaces] {
+    let in_every_cell =
+        [CallGroup::Epoll, CallGroup::Inotify, CallGroup::Interfaces, CallGroup::BufferSizes];
+    for group in in_every_cell {
         match (support.proc_kind, profile.proc) {
             (ProcKind::Outer, ProcView::None) => calls::refuse(verdicts, group),
             (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {

@@ -42,6 +42,10 @@ fn answer(plain: &Plain, grant: Grant, name: &str, arguments: &[u64; 6]) -> Answ
         Answer::Allow => match name {
             // In every cell; refused where no init can look.
             "epoll_create" | "epoll_create1" | "inotify_add_watch" => true,
+            // Sizes of buffers, in a cell that can have route netlink.
+            "setsockopt" if word(1) == 1 && matches!(word(2), 7 | 8) => {
+                grant != Grant::Blind && plain.is_made_by_init(&[16, 3, 0, 0, 0, 0])
+            }
             _ if grant == Grant::None => false,
             "connect" => grant != Grant::Blind && plain.families.contains(&Family::Unix),
             "bind" => grant == Grant::Writable && plain.families.contains(&Family::Unix),
@@ -83,7 +87,13 @@ pub fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
                 }
                 Grant::Blind => sockets::close(&mut verdicts),
             }
-            for group in [CallGroup::Epoll, CallGroup::Inotify, CallGroup::Interfaces] {
+            let in_every_cell = [
+                CallGroup::Epoll,
+                CallGroup::Inotify,
+                CallGroup::Interfaces,
+                CallGroup::BufferSizes,
+            ];
+            for group in in_every_cell {
                 match grant {
                     Grant::Blind => calls::refuse(&mut verdicts, group),
                     Grant::None | Grant::ReadOnly | Grant::Writable => {
@@ -115,6 +125,9 @@ pub fn a_grant_makes_the_filter_ask_about_names_and_sockets_and_nothing_else() {
                     check_named("socket", [family, kind | flags, 0, 0, 0, 0]);
                     check_named("socketpair", [family, kind | flags, 0, 0, 0, 0]);
                 }
+            }
+            for (level, option) in (0..48).flat_map(|level| (0..48).map(move |one| (level, one))) {
+                check_named("setsockopt", [3, level, option, 0, 4, 0]);
             }
             // Flags of open and openat, two bits at a time.
             for flags in (0..24).flat_map(|one| (0..24).map(move |other| 1 << one | 1 << other)) {
@@ -210,6 +223,6 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
     let sockets =
         [[16, 3, 9], [16, 2, 15], [16, 1, 0], [17, 3, 0], [40, 1, 0], [2, 1, 0], [1, 1, 0]];
     assert!(sockets.into_iter().all(|arguments| !makes(3, "socket", arguments)));
-    let options = [[5, 1, 27], [5, 1, 50], [5, 1, 8], [5, 270, 26], [5, 6, 7]];
+    let options = [[5, 1, 27], [5, 1, 50], [5, 1, 33], [5, 270, 26], [5, 6, 7]];
     assert!(options.into_iter().all(|arguments| !makes(3, "setsockopt", arguments)));
 }
