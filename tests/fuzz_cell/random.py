@@ -37,6 +37,11 @@ def descriptors():
         except OSError:
             pass
     held = [first, second, stream, datagram, local]
+    # At most 64 in a cell.
+    try:
+        held.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+    except OSError:
+        pass
     return held, [*files, *(one.fileno() for one in held), 0, 1, 2]
 
 
@@ -61,6 +66,11 @@ class Arguments:
             lambda: struct.pack("7Q", base + 64, dice.choice([16, 110, 3]), base + 128, 1, base + 256, 64, 0),
             lambda: struct.pack("11Q", 1 << dice.randrange(40), 0, 0, 0, dice.choice([0, 17]), 0, 0, 0, 0, 0, 0),
             lambda: struct.pack("3Q", dice.randrange(1 << 22), 0o644, dice.randrange(64)),
+            # Messages of route netlink, with an attribute.
+            lambda: b"".join(struct.pack("IHHIIIIIIHHI", 40, dice.randrange(16, 124), dice.randrange(1 << 12), 1, 0,
+                             dice.choice([0, 2, 10, 1 << 24]), dice.randrange(4), 0, 0, 8, dice.randrange(70),
+                             dice.choice([0, 1, PID, 1 << 31])) for _ in range(dice.randrange(1, 6))),
+            lambda: struct.pack("HHII", socket.AF_NETLINK, 0, dice.choice([0, 1, PID]), dice.choice([0, 1 << 4])),
             lambda: dice.randbytes(dice.randrange(256)),
         ]
         text = dice.choice(made)()

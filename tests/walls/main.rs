@@ -8,6 +8,7 @@ mod escape;
 mod fds;
 mod filters;
 mod ids;
+mod interfaces;
 mod landlock;
 mod learn;
 mod mounts;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         let layers: &[(&str, &[Claim])] = &[
             ("namespaces", namespaces::CLAIMS),
             ("ids", ids::CLAIMS),
+            ("interfaces", interfaces::CLAIMS),
             ("caps", caps::CLAIMS),
             ("env", env::CLAIMS),
             ("fds", fds::CLAIMS),
