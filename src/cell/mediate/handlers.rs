@@ -14,7 +14,10 @@ use super::caller::{TargetCall, Umasks};
 use super::counted::CountedFiles;
 use super::guard::NameGuard;
 use super::names::{self, Renames};
-use super::open::{NAME_FLAGS, blocked, finished, hand_over, later, opened, unblocked};
+use super::open::{
+    NAME_FLAGS, blocked, controlling_terminal, finished, hand_over, is_tty_device, later, opened,
+    unblocked,
+};
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
 use super::pending::PendingCalls;
 use super::registers::PathArgument;
@@ -230,7 +233,17 @@ impl<'a> Handlers<'a> {
             caller.lend_umask()?;
         }
         caller.still_waits()?;
-        opened(&self.name_guard, &spot, flags, mode)
+        match opened(&self.name_guard, &spot, flags, mode) {
+            Err(CallError::Errno(Errno::ENXIO)) => {
+                let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+                let held = lookup::open(&spot.parent, spot.last()?, hold, 0, Follow::Nothing)?;
+                match is_tty_device(&held)? {
+                    true => controlling_terminal(caller, flags),
+                    false => Err(Errno::ENXIO.into()),
+                }
+            }
+            answer => answer,
+        }
     }
 
     /// Opens an existing file with a guarded name; for writing only if the host does not obey the
@@ -271,6 +284,7 @@ impl<'a> Handlers<'a> {
         // Opens the file that was checked: the caller may have replaced its descriptor since.
         match self.name_guard.open_held(&held, wanted) {
             Ok(file) => finished(file, flags),
+            Err(Errno::ENXIO) if is_tty_device(&held)? => controlling_terminal(caller, flags),
             Err(errno) if blocked(errno, flags) => later(&self.name_guard, held, flags, errno),
             Err(errno) => Err(errno.into()),
         }

@@ -1,20 +1,27 @@
 //! Opens a file for a caller and hands it over, without blocking init.
 
+use std::ffi::CStr;
+use std::io::Write;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{AT_FDCWD, FcntlArg, OFlag, fcntl};
 use nix::sys::stat::fstat;
 
+use super::caller::TargetCall;
 use super::guard::NameGuard;
 use super::paths::Spot;
 use super::response::{CallError, Response, Retry};
+use crate::mounts::TERMINALS;
 use sys::Result;
 use sys::lookup::{self, Follow};
 use sys::notify::{self, Notification};
 
 /// Flags of open(2) that concern the name, and do not apply when a held file is reopened.
 pub(crate) const NAME_FLAGS: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+
+/// The device of `/dev/tty` (tty(4)).
+const TTY_DEVICE: u64 = libc::makedev(5, 0);
 
 /// Opens a spot without waiting for the other end of a FIFO.
 pub(crate) fn opened(
@@ -68,6 +75,32 @@ fn writer(name_guard: &NameGuard<'_>, held: &OwnedFd, flags: i32) -> Result<Owne
     let both = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let _reader = name_guard.open_held(held, both)?;
     name_guard.open_held(held, OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS)))
+}
+
+/// Returns true if a held file is `/dev/tty`, which means another terminal for each process. Init
+/// has no controlling terminal, so its own open of it gets ENXIO.
+pub(crate) fn is_tty_device(held: &OwnedFd) -> Result<bool> {
+    let status = fstat(held)?;
+    Ok(status.st_mode & libc::S_IFMT == libc::S_IFCHR && status.st_rdev == TTY_DEVICE)
+}
+
+/// Opens the caller's controlling terminal, by its number: all terminals of a cell are of one
+/// devpts.
+///
+/// # Errors
+/// ENXIO: the caller has no controlling terminal.
+pub(crate) fn controlling_terminal(
+    caller: &TargetCall<'_>,
+    flags: i32,
+) -> std::result::Result<Response, CallError> {
+    let number = caller.target.terminal()?.ok_or(Errno::ENXIO)?;
+    caller.still_waits()?;
+    let mut buffer = [0; 32];
+    let mut rest = buffer.as_mut_slice();
+    write!(rest, "{TERMINALS}/{number}\0").map_err(|_| Errno::ENXIO)?;
+    let path = CStr::from_bytes_until_nul(&buffer).map_err(|_| Errno::ENXIO)?;
+    let file = lookup::open(AT_FDCWD, path, unblocked(flags & !NAME_FLAGS), 0, Follow::Nothing)?;
+    finished(file, flags)
 }
 
 /// Answers with a file that was opened with O_NONBLOCK.

@@ -206,6 +206,15 @@ impl TargetThread<'_> {
         umask.zip(process).map(|(umask, process)| Status { umask, process }).ok_or(Errno::EPERM)
     }
 
+    /// Reads the number of the caller's controlling terminal from `/proc/<pid>/stat`; `None` if it
+    /// has no pseudo-terminal.
+    pub(crate) fn terminal(&self) -> Result<Option<u32>> {
+        let file = self.open_entry(format_args!("stat"), OFlag::O_RDONLY | OFlag::O_CLOEXEC)?;
+        let mut buffer = [0; 512];
+        let length = nix::unistd::read(file, &mut buffer)?;
+        Ok(terminal_in(buffer.get(..length).unwrap_or_default()))
+    }
+
     /// Resolves a path to the spot of its last part, without following a link there.
     pub(crate) fn spot(&self, named: PathArgument) -> Result<Spot> {
         self.spot_of_text(named.from, &self.text(named.text)?)
@@ -300,6 +309,20 @@ pub fn descriptor_of(path: &[u8]) -> Result<(Option<i32>, Result<u32>)> {
     Ok((process, number.parse().map_err(|_| Errno::ENOENT)))
 }
 
+/// Returns the number of the pseudo-terminal in a line of `/proc/<pid>/stat` (proc_pid_stat(5),
+/// `tty_nr`).
+fn terminal_in(stat: &[u8]) -> Option<u32> {
+    /// Major number of the slaves of pseudo-terminals (Documentation/admin-guide/devices.txt).
+    const SLAVES: u32 = 136;
+    // The program's name comes before, and may have blanks and parentheses.
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let after = std::str::from_utf8(stat.get(end..)?).ok()?;
+    // After the name: state, parent, process group, session, terminal.
+    let device = after.split_ascii_whitespace().nth(5)?.parse::<u32>().ok()?;
+    let device = libc::dev_t::from(device);
+    (libc::major(device) == SLAVES).then(|| libc::minor(device))
+}
+
 /// Fields of a thread's status that mediated calls depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
@@ -339,4 +362,24 @@ fn hold(from: BorrowedFd<'_>, directory: &[u8], follow: Follow) -> Result<OwnedF
 /// Returns true if a directory is on a procfs, where paths differ between processes.
 fn is_procfs(directory: impl AsFd) -> Result<bool> {
     Ok(fstatfs(directory)?.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_terminal_of_a_process_is_read_behind_its_name() {
+        let of = |line: &str| terminal_in(line.as_bytes());
+        assert_eq!(of("7 (bash) S 1 7 7 34816 7 4194304 0"), Some(0));
+        assert_eq!(of("7 (a) S 1 2 3 34833) S 1 7 7 34831 7 0"), Some(15));
+        assert_eq!(of("7 (bash) S 1 7 7 1083392 7 0"), Some(300), "beyond eight bits");
+        // No terminal, a console, a serial line, a master, a line that is cut off.
+        for none in ["7 (b) S 1 7 7 0 -1", "7 (b) S 1 7 7 1025 7", "7 (b) S 1 7 7 1088 7"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        for none in ["7 (b) S 1 7 7 32768 7", "7 (b) S 1 7 7", "7 b S 1 7 7 34816", ""] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
 }
