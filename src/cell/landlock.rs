@@ -70,14 +70,19 @@ pub fn rules(
         let access = if inside.writable.contains(path) { Use::Write } else { Use::Read };
         rules.push((super::c_path(path)?, access));
     }
-    if profile.terminal.is_some() {
-        rules.push((super::c_path(Path::new(TERMINALS))?, Use::Device));
-    }
     if profile.proc == ProcView::Own {
         rules.push((c"/proc".to_owned(), Use::Read));
     }
     rules.extend(inside.private.iter().map(|path| (path.clone(), Use::Write)));
     Ok(rules)
+}
+
+/// Returns the rule for the pseudo-terminals of a cell.
+///
+/// # Errors
+/// EINVAL: never, as the path has no NUL.
+pub fn terminals() -> Result<(CString, Use)> {
+    Ok((super::c_path(Path::new(TERMINALS))?, Use::Device))
 }
 
 /// Returns the access to a device that cells have.

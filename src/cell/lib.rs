@@ -116,7 +116,7 @@ pub struct Root {
     /// Directories of the host that are shown as overlays.
     pub overlays: Rc<sealed::Overlays>,
     pub mounts: mounts::MountPlan,
-    /// The devpts at `/dev/pts`, if the cells have one.
+    /// The devpts at `/dev/pts`, if a session or `run` has these cells.
     pub terminals: Option<Rc<OwnedFd>>,
 }
 

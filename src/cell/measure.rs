@@ -13,7 +13,7 @@ use nix::fcntl::readlinkat;
 use super::Design;
 use super::ids::{HostIds, Supplementary};
 use super::limits::{open_files, process_count};
-use super::mounts::{HIDDEN, HIDDEN_TERMINALS, TERMINALS};
+use super::mounts::HIDDEN;
 use super::proc::SUBSET;
 use super::proc_files::{Fields, read_all, read_bytes};
 use super::report::{Probes, raw};
@@ -258,13 +258,11 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
         let has = |option: &[u8]| options.split(|byte| *byte == b',').any(|word| word == option);
         demand(has(b"nosuid"), "nosuid")?;
         // The five devices are bound one by one; no other can be created in their place.
-        let devices = point.starts_with(b"/dev/") || point == HIDDEN_TERMINALS.as_bytes();
-        demand(has(b"nodev") || devices, "nodev")?;
+        demand(has(b"nodev") || point.starts_with(b"/dev/"), "nodev")?;
         // The cell's procfs may be writable: entries that could do harm are hidden.
         covered |= point == b"/tmp";
         let hidden = point.starts_with(HIDDEN.as_bytes());
-        let terminals = point == TERMINALS.as_bytes() && design.profile.terminal.is_some();
-        let writable = is_writable_mount(point, design) || point == b"/proc" || hidden || terminals;
+        let writable = is_writable_mount(point, design) || point == b"/proc" || hidden;
         demand(has(b"ro") || writable, "read-only")?;
         count += 1;
     }

@@ -24,9 +24,7 @@ use sys::mount::{attach_held, clone_tree, open_resolved};
 pub const HIDDEN: &str = "/tmp/.template";
 /// Mount point of the writable mailbox in a session's mount namespace; hidden as well.
 pub const HIDDEN_MAILBOX: &str = "/tmp/.template/mailbox";
-/// Mount point of the session's terminals, a directory to which nothing else can be added.
-pub const HIDDEN_TERMINALS: &str = "/tmp/.template/mailbox/shown/pts";
-/// Mount point of the terminals of a cell whose call has one.
+/// Mount point of the devpts in which programs of a session or of `run` make pseudo-terminals.
 pub const TERMINALS: &str = "/dev/pts";
 /// The part of the mailbox that the cell sees.
 pub const SHOWN_MAILBOX: &str = "/tmp/.template/mailbox/shown";

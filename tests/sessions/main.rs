@@ -26,6 +26,7 @@ mod link;
 mod newcomer;
 mod one_shot;
 mod progress;
+mod pseudo_terminals;
 mod server;
 mod shells;
 mod single;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     support::run(|tests| {
-        tests.claims("", &[shells(), side_by_side(), others(), in_the_background()].concat());
+        tests.claims("", &all_claims());
         tests.plain("newcomer", newcomer::TESTS, newcomer::lacks());
         tests.claims("story", &story::claims());
         if Part::Usual.is_asked() {
@@ -175,6 +176,27 @@ fn others() -> Vec<Claim> {
         claim("control_characters_interrupt_and_stop_commands", terminal::control),
         claim("a_terminal_is_private_and_refuses_tiocsti", terminal::private),
         claim("a_command_at_a_terminal_leaves_the_shell_as_it_was", terminal::shell),
+    ]
+}
+
+fn all_claims() -> Vec<Claim> {
+    [shells(), side_by_side(), others(), pseudo_terminals(), in_the_background()].concat()
+}
+
+fn pseudo_terminals() -> Vec<Claim> {
+    let script: &[Need] = &[Need::Script];
+    vec![
+        claim("programs_of_a_session_make_terminals", pseudo_terminals::made).needs(script),
+        claim("programs_find_their_terminal_by_every_name", pseudo_terminals::found).needs(script),
+        claim("a_tmux_server_stays_with_its_session", pseudo_terminals::kept).needs(&[Need::Tmux]),
+        claim("every_forbidden_request_on_a_made_terminal_is_refused", pseudo_terminals::requests)
+            .needs(&[Need::Python]),
+        claim("a_session_has_sixteen_terminals", pseudo_terminals::counted).needs(&[Need::Python]),
+        claim("terminals_of_a_session_end_with_its_shell", pseudo_terminals::ended)
+            .needs(&[Need::Python]),
+        claim("signals_of_a_made_terminal_stay_in_its_session", pseudo_terminals::signals)
+            .needs(&[Need::Python]),
+        claim("a_cell_of_one_call_has_no_terminals", pseudo_terminals::of_one_call),
     ]
 }
 

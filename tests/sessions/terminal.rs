@@ -58,7 +58,7 @@ pub fn is_one(caller: &Caller) -> Check {
                    echo $TERM; ps -o tty= $$; exit 7";
     let answer = at_terminal(&mut server, command)?;
     let content = &answer["structuredContent"];
-    let path = "/dev/session/pts/0";
+    let path = "/dev/pts/0";
     let expected = format!("24 80\n{path}\nthree\nerr\ndumb\n");
     equal("its end", story(&answer).0, Some(7))?;
     holds("a terminal", &answer, story(&answer).1.starts_with(&expected))?;
@@ -117,20 +117,19 @@ pub fn private(caller: &Caller) -> Check {
     equal("requests", story(&answer), (Some(0), "ok\n1\n1\n1\n1\n".to_owned()))?;
     let denied = &answer["structuredContent"]["denials"][0];
     equal("counted", (&denied["syscall"], &denied["count"]), (&json!("ioctl"), &json!(4)))?;
-    let command =
-        "ls -1 /dev/session/pts; : <> /dev/session/pts/ptmx; ls -d /dev/pts /dev/ptmx /dev/tty";
+    let command = "ls -1 /dev/pts; tty </dev/tty; : <>/dev/tty && echo both; ls /dev/session/pts /dev/console";
     let answer = at_terminal(&mut server, command)?;
     let output = story(&answer).1;
     holds("its own and no other", &output, output.starts_with("0\nptmx\n"))?;
-    holds("no more can be made", &output, output.contains("ptmx: Permission denied"))?;
-    equal("none of the host", output.matches("No such file or directory").count(), 3)?;
+    holds("the controlling one", &output, output.contains("\n/dev/tty\nboth\n"))?;
+    equal("no other device", output.matches("No such file or directory").count(), 2)?;
     // Another session has its own: the same name, and nothing of this one's.
     let (id, _) = prompt(&mut server, "read -r line; echo got $line")?;
     let other = json!({
-        "command": "tty; ls -1 /dev/session/pts; echo x > /dev/session/pts/0", "tty": true, "session": "b"
+        "command": "tty; ls -1 /dev/pts; echo x > /dev/pts/0", "tty": true, "session": "b"
     });
     let other = server.with(&other)?;
-    equal("the other", story(&other).1.as_str(), "/dev/session/pts/0\n0\nptmx\nx\n")?;
+    equal("the other", story(&other).1.as_str(), "/dev/pts/0\n0\nptmx\nx\n")?;
     let answer = types(&mut server, &id, "mine\n")?;
     equal("is not heard", story(&answer), (Some(0), "mine\ngot mine\n".to_owned()))
 }

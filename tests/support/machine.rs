@@ -59,6 +59,7 @@ pub enum Need {
     Strace,
     /// Time namespaces: CONFIG_TIME_NS.
     TimeNamespace,
+    Tmux,
     Unshare,
     /// A service manager of the ordinary user's own, with its private socket.
     UserManager,
@@ -101,6 +102,7 @@ impl Need {
             Self::StressNg => "stress-ng",
             Self::Strace => "strace",
             Self::TimeNamespace => "time namespaces",
+            Self::Tmux => "tmux",
             Self::Unshare => "unshare",
             Self::UserManager => "user-manager",
             Self::Valgrind => "valgrind",
@@ -162,6 +164,7 @@ impl Need {
             Self::StressNg => starts(&["stress-ng", "--version"]),
             Self::Strace => starts(&["strace", "--version"]),
             Self::TimeNamespace => std::path::Path::new("/proc/self/ns/time").exists(),
+            Self::Tmux => starts(&["/usr/bin/tmux", "-V"]),
             Self::Unshare => starts(&["unshare", "--user", "true"]),
             Self::UserManager => {
                 let euid = nix::unistd::geteuid();

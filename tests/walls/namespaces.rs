@@ -87,7 +87,7 @@ fn no_terminal(caller: &Caller) -> Check {
     let has = |wanted: &str| lines.contains(&wanted);
     holds("the terminal opens outside", &lines, has("control"))?;
     holds("no terminal in the cell", &lines, has("tty=0") && has("code=1"))?;
-    holds("and no name of it", &lines, output.stdout.contains("No such file or directory"))
+    holds("as its device says", &lines, output.stdout.contains("No such device or address"))
 }
 
 fn own_session(caller: &Caller) -> Check {

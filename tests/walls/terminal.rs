@@ -13,6 +13,10 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_slow_terminal_types_nothing_at_the_end", lines).needs(&[Need::Python]),
     claim("the_terminal_is_restored_after_kill_and_timeout", restored).needs(&[Need::Python]),
     claim("without_a_terminal_the_cell_has_no_terminal", without),
+    claim("programs_of_a_run_without_a_terminal_make_terminals", made)
+        .needs(&[Need::Python, Need::Script]),
+    claim("dev_tty_opens_where_init_opens_files", tty_of_init).needs(&[Need::Script]),
+    claim("a_profile_with_one_program_has_no_terminals", one_program).needs(&[Need::Bc]),
     claim("no_query_reaches_a_terminal_that_is_only_an_output", partly).needs(&[Need::Python]),
     claim("a_program_detached_from_its_terminal_is_signalled", let_go).needs(&[Need::Python]),
     claim("every_signal_restores_the_terminal", signalled).needs(&[Need::Python]),
@@ -340,11 +344,50 @@ fn restored(caller: &Caller) -> Check {
 }
 
 fn without(caller: &Caller) -> Check {
-    let look = "ls /dev/tty /dev/ptmx /dev/pts 2>&1 | grep -c 'No such'; test -t 0 || echo no";
-    equal("with pipes", caller.bash(look)?.stdout.as_str(), "3\nno\n")?;
+    let look = "{ : <>/dev/tty; } 2>&1 | grep -c 'No such device or address'; ls /dev/pts; \
+                test -t 0 || test -t 1 || test -t 2 || echo no";
+    equal("with pipes", caller.bash(look)?.stdout.as_str(), "1\nptmx\nno\n")?;
     let output = caller.run(&["--tty"], &["true"])?;
     equal("refused", output.code, 125)?;
     holds("why", &output.stderr, output.stderr.contains("are not a terminal"))
+}
+
+/// Prints what a program sees of the terminal that script(1) makes for it.
+const AT_SCRIPT: &str = r#"script -qec 'tty; tty </dev/tty; : <>/dev/tty && echo both; exec 4</dev/tty; \
+    echo through >/dev/fd/4; stat -c %a%U /dev/pts/0; ps -o tty= $$; exit 4' /dev/null | tr -d '\r'; \
+    echo ${PIPESTATUS[0]}"#;
+const SEEN: &str = "/dev/pts/0\n/dev/tty\nboth\nthrough\n620agent\npts/0\n4\n";
+
+fn made(caller: &Caller) -> Check {
+    equal("script", caller.bash(AT_SCRIPT)?.stdout.as_str(), SEEN)?;
+    let script = "import os, pty\n\
+                  pty.spawn(['tty'])\n\
+                  held = []\n\
+                  try:\n  while True: held.append(os.openpty())\n\
+                  except OSError as error: print(len(held), error.strerror)\n\
+                  print(os.ttyname(held[3][1]), sorted(os.listdir('/dev/pts'))[-1])";
+    let output = caller.python(script)?;
+    let expected = "/dev/pts/0\r\n16 No space left on device\n/dev/pts/3 ptmx\n";
+    equal("python", output.stdout.as_str(), expected)
+}
+
+/// With a writable grant, init opens files for writing; it has no terminal itself.
+fn tty_of_init(caller: &Caller) -> Check {
+    let granted = caller.directory("granted")?;
+    let granted = granted.to_string_lossy();
+    let output = caller.run(&["--rw", &granted], &["bash", "-c", AT_SCRIPT])?;
+    equal("script", output.stdout.as_str(), SEEN)?;
+    // Who has no terminal gets the kernel's errno.
+    let without = "{ : <>/dev/tty; } 2>&1 | grep -c 'No such device or address'";
+    let output = caller.run(&["--rw", &granted], &["bash", "-c", without])?;
+    equal("without one", output.stdout.as_str(), "1\n")
+}
+
+fn one_program(caller: &Caller) -> Check {
+    let bc = |file: &str| caller.run(&["--profile", "bc"], &["bc", "-q", file]);
+    let output = bc("/dev/ptmx")?;
+    holds("none is there", &output, output.stderr.contains("File /dev/ptmx is unavailable"))?;
+    equal("the control", (bc("/dev/null")?.code, output.stdout.as_str()), (0, ""))
 }
 
 /// Sequences that query, are stored, or act outside of the window, with a background colour.

@@ -27,7 +27,7 @@ use model::accounts;
 use model::call::Asked;
 use model::job::Limits;
 use model::outcome::{Ended, Failure, Outcome, in_words};
-use model::profile::Profile;
+use model::profile::{Exec, Profile};
 use model::receipt::{Receipt, Tier};
 use model::units::Size;
 use service::audit::{Audit, LoggedCall};
@@ -48,7 +48,12 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let RunRequest { call, profile: name, grants } = request;
     let GrantPlan { mut settings, workspace } = GrantPlan::resolve(grants, settings)?;
     let size = terminal.as_ref().map(|terminal| terminal.size);
-    settings.profiles.iter_mut().for_each(|profile| profile.terminal = size);
+    for profile in &mut settings.profiles {
+        profile.terminal = size;
+        // A profile with one program has no use for them, and the lower tier has no mounts.
+        let may_want = profile.exec == Exec::Any && profile.tier == Tier::Full;
+        profile.makes_terminals = size.is_some() || may_want;
+    }
     let profile = settings.profile(&name)?.clone();
     // One cell, which is built at once. A root directory, and for root each grant, is otherwise made for the maximum
     // number of cells.

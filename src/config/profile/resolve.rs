@@ -78,6 +78,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         requires: requires(chain)?,
         tier: model::receipt::Tier::Full,
         terminal: None,
+        makes_terminals: false,
         git_identity: None,
         script_sdk: &[],
         trust: Vec::new(),

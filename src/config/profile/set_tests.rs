@@ -77,6 +77,7 @@ fn a_profile_without_keys_has_the_defaults_and_no_host_paths() {
         requires: Requires { landlock_abi: 2, memory_cgroup: false },
         tier: model::receipt::Tier::Full,
         terminal: None,
+        makes_terminals: false,
         git_identity: None,
         script_sdk: &[],
         trust: Vec::new(),

@@ -47,8 +47,10 @@ const RESET_ON_FORK: u32 = 0x4000_0000;
 pub(super) const FAMILIES: [(Family, &str, u32); 3] =
     [(Family::Unix, "unix", 1), (Family::Inet, "inet", 2), (Family::Inet6, "inet6", 10)];
 
-/// Allowed ioctl(2) requests. Left out: TIOCSTI (0x5412), TIOCLINUX (0x541c), TIOCCONS (0x541d) and
-/// TIOCSETD (0x5423), which push input into or change terminals; FS_IOC_SETFLAGS; every device,
+/// Allowed ioctl(2) requests. Left out: TIOCSTI (0x5412), TIOCLINUX (0x541c) and TIOCCONS (0x541d),
+/// which push input into or redirect terminals; TIOCSETD (0x5423), for which the kernel loads
+/// modules of line disciplines; TIOCGSERIAL and TIOCSSERIAL; TIOCVHANGUP and TIOCSIG, which no
+/// program needs; those of consoles (0x4bXX, 0x56XX); FS_IOC_SETFLAGS; every device,
 /// namespace and block request; socket requests that change an interface; FIOSETOWN and SIOCSPGRP,
 /// which name the process that gets a signal by a pointer (see [`signal_owners`]).
 const IOCTLS: &[(u32, u32)] = &[

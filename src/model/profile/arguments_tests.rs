@@ -60,6 +60,32 @@ fn ioctl_refuses_what_reaches_a_terminal_whatever_the_upper_half_holds() {
 }
 
 #[test]
+fn ioctl_allows_these_requests_of_terminals_and_no_other() {
+    // Plain numbers of asm-generic/ioctls.h, by which the requests of terminals and of each file are made.
+    let plain = [0x5401..=0x5411, 0x5413..=0x541b, 0x5420..=0x5422, 0x5424..=0x5429];
+    let files = [0x5441..=0x5441, 0x5450..=0x5452, 0x5460..=0x5460];
+    let allowed: Vec<u64> = plain.into_iter().chain(files).flatten().collect();
+    for request in 0x5400..=0x54ff {
+        assert_eq!(allows("ioctl", &[0, request]), allowed.contains(&request), "{request:#x}");
+    }
+    // With a direction and a size: TCGETS2, TCSETS2, TCSETSW2, TCSETSF2, TIOCGPTN, TIOCSPTLCK.
+    let encoded = [0x802c_542a, 0x402c_542b, 0x402c_542c, 0x402c_542d, 0x8004_5430, 0x4004_5431];
+    for direction in [0x4000_0000, 0x8000_0000, 0xc000_0000_u64] {
+        for size in [4_u64, 8, 16, 32, 40, 44, 64] {
+            for low in 0..=0xff {
+                let request = direction | size << 16 | 0x5400 | low;
+                let is_listed = encoded.contains(&request);
+                assert_eq!(allows("ioctl", &[0, request]), is_listed, "{request:#x}");
+            }
+        }
+    }
+    // Requests of the console (ioctl_console(2)) and of virtual terminals.
+    for request in (0x4b00..=0x4bff).chain(0x5600..=0x56ff) {
+        assert!(!allows("ioctl", &[0, request]), "{request:#x}");
+    }
+}
+
+#[test]
 fn fcntl_sets_no_signal_owner_and_no_lease() {
     for command in [0, 1, 2, 3, 4, 5, 6, 7, 37, 1030, 1031, 1032, 1034] {
         assert!(allows("fcntl", &[0, command]), "{command}");

@@ -67,6 +67,10 @@ pub struct Profile {
     /// Terminal of its only call, if the operator runs one interactively; never set by a file.
     #[serde(skip)]
     pub terminal: Option<TerminalSize>,
+    /// True if programs of its only call can make pseudo-terminals, as with `cofferdam run`; never
+    /// set by a file. In a session programs can make them whatever this says.
+    #[serde(skip)]
+    pub makes_terminals: bool,
     /// Author of commits, in the cell's `/etc/gitconfig` if a directory is granted.
     #[serde(skip)]
     pub git_identity: Option<GitIdentity>,
@@ -181,6 +185,11 @@ impl Profile {
         self.workspace && self.exec == Exec::Any && self.tier == Tier::Full
     }
 
+    /// Returns true if its cells have `/dev/tty`, by which a program opens its controlling terminal.
+    pub fn has_tty_device(&self) -> bool {
+        self.makes_terminals || self.can_hold_a_shell()
+    }
+
     /// Returns the profile of a tool that no rule allows: empty, with all limits zero.
     pub fn nothing() -> Self {
         Self {
@@ -202,6 +211,7 @@ impl Profile {
             requires: Requires { landlock_abi: 2, memory_cgroup: false },
             tier: Tier::Full,
             terminal: None,
+            makes_terminals: false,
             git_identity: None,
             script_sdk: &[],
             trust: Vec::new(),

@@ -236,7 +236,7 @@ fn keys(
         grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
     };
     let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
-    let mut templates = templates(inherited, proc, proc_kind, landlock_abi)?.into_iter();
+    let mut templates = templates(inherited, &ids, proc, proc_kind, landlock_abi)?.into_iter();
     scope::settle(&mut inherited.scope, &inherited.link, &mut inherited.cgroups);
     let memory = inherited.cgroups.hold();
     let recording = recording(inherited);
@@ -258,6 +258,7 @@ fn keys(
 /// Builds the template of every key, then leaves the host's mounts.
 fn templates(
     inherited: &Inherited,
+    ids: &[Vec<CellIds>],
     proc: &OwnedFd,
     proc_kind: ProcKind,
     landlock_abi: u32,
@@ -270,13 +271,13 @@ fn templates(
     let gateway = inherited.gateway.is_some();
     let mut templates = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
-    for (profile, grants) in inherited.profiles.iter().zip(&inherited.grants) {
-        for grant in grants {
+    for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
+        for (grant, ids) in grants.iter().zip(ids) {
             let last = templates.len() + 1 == all;
             let namespace = if last { Namespace::First } else { Namespace::New };
             templates.push(usable(profile, landlock_abi, gateway, inherited.cores).and_then(
                 |()| {
-                    let built = builder.build(profile, grant, namespace);
+                    let built = builder.build(profile, grant, *ids, namespace);
                     built.map_err(|error| unusable(profile, &error))
                 },
             ));
@@ -415,7 +416,10 @@ fn design(
         writable: &template.writable,
         private: &plan.private(),
     };
-    let rules = landlock::rules(profile, memory, &inside).map_err(system)?;
+    let mut rules = landlock::rules(profile, memory, &inside).map_err(system)?;
+    if template.terminals.is_some() {
+        rules.push(landlock::terminals().map_err(system)?);
+    }
     let network = network(profile, &mut allowed);
     let abi = landlock_abi;
     let links = Follow::Texts;

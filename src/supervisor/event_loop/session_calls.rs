@@ -13,7 +13,8 @@ use super::supervisor::Supervisor;
 use crate::cells::key::KeyId;
 use crate::cells::pooled_cell::PooledCell;
 use crate::cells::queued_job::QueuedJob;
-use crate::sessions::mailbox::{ShellWait, Undelivered};
+use crate::rootfs::terminals::MAX_TERMINALS;
+use crate::sessions::mailbox::{Lacks, ShellWait, Undelivered};
 use crate::sessions::session::Session;
 use crate::sessions::shell::{MAX_JOBS, Shell, ShellEvent};
 use cell::Design;
@@ -209,12 +210,11 @@ impl Supervisor {
             }
             // A background call is reported once it has left the shell.
             Ok(None) => {}
-            Err(Undelivered { errno, shell: waiting }) => {
-                if waiting == ShellWait::Forever {
+            Err(undelivered) => {
+                if undelivered.shell == ShellWait::Forever {
                     shell.end(Instant::now());
                 }
-                let step = "laying the command before the shell".to_owned();
-                self.end(call, Ended::failed(Failure::Setup { step, errno: raw(errno) }));
+                self.end(call, Ended::failed(reason(undelivered)));
             }
         }
     }
@@ -420,4 +420,19 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Returns the reason for which a call did not get to its shell.
+fn reason(undelivered: Undelivered) -> Failure {
+    let Undelivered { errno, lacks, .. } = undelivered;
+    let step = match (lacks, errno) {
+        (Lacks::Terminal, Errno::ENOSPC) => {
+            let what =
+                format!("the {MAX_TERMINALS} terminals of one session, which its programs hold");
+            return Failure::Busy { what };
+        }
+        (Lacks::Terminal, _) => "opening a terminal for the command",
+        (Lacks::File, _) => "laying the command before the shell",
+    };
+    Failure::Setup { step: step.to_owned(), errno: raw(errno) }
 }

@@ -20,7 +20,7 @@ use super::cell_supply::CellSupply;
 use crate::cells::key::KeyId;
 use crate::sessions::mailbox::{self, Mailbox};
 use crate::sessions::session::Session;
-use cell::landlock::Use;
+use cell::landlock::{self, Use};
 use cell::mounts;
 use cell::report::raw;
 use cell::slot::Slot;
@@ -46,8 +46,10 @@ impl CellSupply {
             is_private.then_some(&workspace),
             owner,
         )?;
-        let mut shell = design_in(design, shell, None)?;
+        let terminals = mailbox.terminals();
+        let mut shell = design_in(design, shell, None, terminals)?;
         shell.landlock.rules.push((c_path(Path::new(mounts::MAILBOX))?, Use::Device));
+        shell.landlock.rules.push(landlock::terminals()?);
         Ok((mailbox, shell))
     }
 
@@ -70,7 +72,7 @@ impl CellSupply {
             let template = &design.root()?.template;
             let session_mounts = &shell.root()?.template;
             let namespace = mailbox::with_workspace(template, session_mounts, &self.shared.proc)?;
-            design_in(design, namespace, Some(session.slot))
+            design_in(design, namespace, Some(session.slot), None)
         })();
         let made = made.map_err(|errno| Failure::Setup {
             step: "showing a session's workspace".to_owned(),
@@ -81,8 +83,13 @@ impl CellSupply {
 }
 
 /// Makes the design of cells that are cloned from a session's mounts. They have the host id of
-/// `host_slot` if cells do not have separate ids.
-fn design_in(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Result<Design, Errno> {
+/// `host_slot` if cells do not have separate ids, and make terminals in `terminals`.
+fn design_in(
+    design: &Design,
+    template: OwnedFd,
+    host_slot: Option<Slot>,
+    terminals: Option<Rc<OwnedFd>>,
+) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
     let mut mounts = mounts::MountPlan { host_slot, ..root.mounts.clone() };
@@ -96,7 +103,7 @@ fn design_in(design: &Design, template: OwnedFd, host_slot: Option<Slot>) -> Res
             sizes: Rc::clone(&root.sizes),
             overlays: Rc::clone(&root.overlays),
             mounts,
-            terminals: root.terminals.clone(),
+            terminals,
         }),
         hidden: copy(&design.hidden)?,
         devices: copy(&design.devices)?,

@@ -273,10 +273,13 @@ pub(crate) fn empty_directory() -> std::io::Result<OwnedFd> {
 
 /// The device of the opening process's controlling terminal.
 const CONTROLLING_TERMINAL: &str = "tty";
+const CONTROLLING_TERMINAL_PATH: &str = "/dev/tty";
 
-/// Takes the devices of a cell, including `/dev/tty` if its call has a terminal.
+/// Takes the devices of a cell, including `/dev/tty` if its programs may have a terminal.
 pub(crate) fn devices(profile: &Profile) -> Result<Vec<DetachedMount>, TemplateError> {
-    let terminal = profile.terminal.map(|_| CONTROLLING_TERMINAL);
+    // A container may lack it.
+    let has_tty = profile.has_tty_device() && Path::new(CONTROLLING_TERMINAL_PATH).exists();
+    let terminal = has_tty.then_some(CONTROLLING_TERMINAL);
     DEVICES
         .into_iter()
         .chain(terminal)

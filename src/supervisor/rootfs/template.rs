@@ -19,9 +19,11 @@ use nix::sys::stat::Mode;
 use super::grants::KeyGrant;
 use super::placement::{PlacedGrants, PlacedMounts, granted, place_grants};
 use super::{sockets, terminals};
+use cell::ids::CellIds;
 use cell::mounts::{self, HIDDEN};
 use cell::sealed::Overlays;
 use cell::size::{self, Sizes};
+use cell::slot::Slot;
 use cell::sockets::Sockets;
 use cell::{Clocks, ProcKind, c_path, landlock};
 use model::profile::{ProcView, Profile};
@@ -62,7 +64,7 @@ pub(crate) struct Template {
     pub namespace: OwnedFd,
     pub hidden: OwnedFd,
     pub devices: OwnedFd,
-    /// The devpts of a call with a terminal.
+    /// The devpts of the only cell of `run`.
     pub terminals: Option<Rc<OwnedFd>>,
     pub sizes: Sizes,
     pub facts: Vec<(CString, CString)>,
@@ -109,6 +111,7 @@ impl TemplateBuilder<'_> {
         &self,
         profile: &Profile,
         grant: &KeyGrant,
+        ids: CellIds,
         namespace: Namespace,
     ) -> Result<Template, TemplateError> {
         self.enter(namespace)?;
@@ -129,10 +132,7 @@ impl TemplateBuilder<'_> {
         for piece in pieces.into_iter().chain(devices) {
             shown.place(piece, &empty)?;
         }
-        let terminals = match profile.terminal {
-            Some(_) => Some(terminals::mount_shared().during("mounting /dev/pts")?),
-            None => None,
-        };
+        let terminals = terminals_of_run(profile, ids).during("mounting /dev/pts")?;
         let mut grants = place_grants(&grant.directories, granted, &empty)?;
         grants.sockets = sockets::place(&grant.sockets, socket_mounts)?;
         synthetic::etc(Path::new("etc"), profile.egress.class).during("writing /etc")?;
@@ -311,6 +311,11 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
         directories(&relative(Path::new(mounts::HIDDEN_MAILBOX)))?;
         directories(&relative(Path::new(mounts::MAILBOX)))?;
     }
+    if profile.has_tty_device() {
+        // Empty, and a link to nothing, unless a devpts is mounted.
+        directories(&relative(Path::new(mounts::TERMINALS)))?;
+        symlink("pts/ptmx", "dev/ptmx")?;
+    }
     if profile.proc == ProcView::Own {
         directories(Path::new("proc"))?;
         symlink("/proc/self/fd", "dev/fd")?;
@@ -320,6 +325,23 @@ fn skeleton(profile: &Profile) -> std::io::Result<()> {
     }
     let canary = hidden_here().join(landlock::CANARY.to_str().unwrap_or_default());
     write_file(&canary, "Landlock refuses this file.\n")
+}
+
+/// Mounts the devpts of the only cell of `run`, where the kernel permits it. Only a call that has a
+/// terminal needs it.
+fn terminals_of_run(profile: &Profile, ids: CellIds) -> Result<Option<OwnedFd>, Errno> {
+    if !profile.makes_terminals {
+        return Ok(None);
+    }
+    let target = mounts::TERMINALS.trim_start_matches('/');
+    match terminals::mount_at(target, ids.of_slot(Slot::new(0))?) {
+        Ok(terminals) => Ok(Some(terminals)),
+        Err(errno) if profile.terminal.is_some() => Err(errno),
+        Err(errno) => {
+            tracing::debug!(%errno, "programs cannot make pseudo-terminals here");
+            Ok(None)
+        }
+    }
 }
 
 fn link(path: &Path, text: &Path) -> std::io::Result<()> {

@@ -1,20 +1,23 @@
-//! Pseudo-terminals of a devpts in a cell.
+//! The devpts in which programs of a session or of `run` make pseudo-terminals.
+//!
+//! Each session has its own, mounted in the session's mount namespace, and `run` has one in its
+//! template, from which one cell is made. The kernel shows the terminals of an instance only in its
+//! own mounts, so no cell sees those of another or of the host.
 
 use std::os::fd::OwnedFd;
 
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::mount::{MsFlags, mount};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::stat::Mode;
 
-use cell::mounts::TERMINALS;
 use model::profile::TerminalSize;
 use sys::{Result, terminal};
 
-/// Maximum number of terminals of a cell whose call has one, including those that its programs
-/// open. The kernel limits the total of all devpts instances (`kernel.pty.max`).
-const MAX_TERMINALS: u32 = 16;
+/// Maximum number of terminals of one instance, including those of calls with a terminal. All
+/// instances together have `kernel.pty.max` less `kernel.pty.reserve`, which is the host's alone.
+pub(crate) const MAX_TERMINALS: u32 = 16;
 /// The device that makes terminals.
-pub(crate) const PTMX: &str = "ptmx";
+const PTMX: &str = "ptmx";
 
 /// A new terminal.
 #[derive(Debug)]
@@ -25,18 +28,18 @@ pub(crate) struct Terminal {
     pub number: u32,
 }
 
-/// Mounts a devpts at `dev/pts` below the current directory, whose `ptmx` any program of the cell
-/// may open, and returns its directory. `/dev/ptmx` is a link to that `ptmx`.
+/// Mounts a new devpts at `target` and returns its directory. Its terminals belong to `owner`, the
+/// id of the cell's programs in the user namespace of this process.
 ///
 /// # Errors
 /// The errno with which the kernel or a container refuses it.
-pub(crate) fn mount_shared() -> Result<OwnedFd> {
-    let target = TERMINALS.trim_start_matches('/');
-    mkdirat(AT_FDCWD, target, Mode::from_bits_truncate(0o755))?;
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
-    let options = format!("newinstance,mode=0666,ptmxmode=0666,max={MAX_TERMINALS}");
+pub(crate) fn mount_at(target: &str, owner: u32) -> Result<OwnedFd> {
+    // Terminals are opened and written all the same. A cell with the supervisor's uid could otherwise
+    // change the modes of `ptmx` and the directory, for the calls and shells that come after it.
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    let options =
+        format!("newinstance,mode=0620,ptmxmode=0666,uid={owner},gid={owner},max={MAX_TERMINALS}");
     mount(Some("devpts"), target, Some("devpts"), flags, Some(options.as_str()))?;
-    nix::unistd::symlinkat("pts/ptmx", AT_FDCWD, "dev/ptmx")?;
     let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     openat(AT_FDCWD, target, directory, Mode::empty())
 }

@@ -17,6 +17,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
@@ -26,15 +27,15 @@ use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, mkdirat, mknod
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::loops::{self, CallLines, ONES, SIXTEENS};
-use super::terminal::Terminals;
 use crate::cells::attachments::Attachment;
 use crate::cells::streams::FarEnds;
-use crate::rootfs::terminals::Terminal;
+use crate::rootfs::terminals::{self, Terminal};
 use cell::errno_of;
-use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, Tmpfs, WORKSPACE};
+use cell::mounts::{HIDDEN_MAILBOX, MAILBOX, SHOWN_MAILBOX, TERMINALS, Tmpfs, WORKSPACE};
 use cell::report::{Digits, InputFile, Marks};
 use model::call::{Cwd, Env, SCRIPT_BYTES, STDIN_BYTES};
 use model::job::JobMode;
+use model::profile::TerminalSize;
 use model::shells::ShellKind;
 use model::wire::StdinKind;
 use sys::mount::{attach, clone_tree};
@@ -51,6 +52,8 @@ const SHOWN: &str = "shown";
 const OUTPUT: [&str; 3] = ["out", "err", "end"];
 /// File at which the shell waits.
 const GATE: &str = "go";
+/// Size of a call's terminal that programs see.
+const TERMINAL_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 
 /// The mailbox as the supervisor holds it.
 #[derive(Debug)]
@@ -59,8 +62,8 @@ pub(crate) struct Mailbox {
     directory: OwnedFd,
     /// The whole filesystem, in which the output of the next call is made.
     store: OwnedFd,
-    /// `None` where the kernel or a container refuses them.
-    terminals: Option<Terminals>,
+    /// The session's devpts; `None` where the kernel or a container refuses one.
+    terminals: Option<Rc<OwnedFd>>,
     /// Number of the next call. It is not reset with a new shell, so that no name is used twice.
     next: u64,
     /// Device number of the filesystem.
@@ -106,7 +109,15 @@ pub(crate) struct PendingCall {
 #[derive(Debug)]
 pub(crate) struct Undelivered {
     pub errno: Errno,
+    pub lacks: Lacks,
     pub shell: ShellWait,
+}
+
+/// The part of a call that could not be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lacks {
+    File,
+    Terminal,
 }
 
 /// The gate at which the shell waits after a call that could not be delivered.
@@ -155,7 +166,6 @@ struct Input {
     writer: Option<OwnedFd>,
     /// Both ends in one descriptor.
     ends: Option<OwnedFd>,
-    terminal: Option<Terminal>,
 }
 
 /// The parts of a call that go into the mailbox.
@@ -199,8 +209,8 @@ impl Mailbox {
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(NONE, MAILBOX, NONE, flags | read_only, NONE)?;
         let directory = openat(&store, SHOWN, opened, Mode::empty())?;
-        let terminals = match Terminals::set_up(&directory, owner) {
-            Ok(terminals) => Some(terminals),
+        let terminals = match terminals::mount_at(TERMINALS, owner) {
+            Ok(terminals) => Some(Rc::new(terminals)),
             Err(errno) => {
                 tracing::warn!(%errno, "sessions have no terminals here");
                 None
@@ -226,6 +236,11 @@ impl Mailbox {
         mailbox.digits =
             Digits { sixteens: mailbox.make_digits(SIXTEENS)?, ones: mailbox.make_digits(ONES)? };
         Ok((mailbox, shell))
+    }
+
+    /// Returns the session's devpts, which is mounted in the session's mounts.
+    pub(crate) fn terminals(&self) -> Option<Rc<OwnedFd>> {
+        self.terminals.clone()
     }
 
     /// Returns the number of the next call, whose gate exists already.
@@ -263,8 +278,16 @@ impl Mailbox {
     ) -> Result<(PendingCall, FarEnds), Undelivered> {
         self.tidy();
         let number = self.next;
+        // First: nothing has to be taken back where there is no terminal.
+        let terminal = match self.terminal(order.stdin) {
+            Ok(terminal) => terminal,
+            Err(errno) => {
+                let shell = ShellWait::ForNextCall;
+                return Err(Undelivered { errno, lacks: Lacks::Terminal, shell });
+            }
+        };
         let prepared = self.prepared.take();
-        let errno = match self.make(number, order, prepared, last) {
+        let errno = match self.make(number, order, prepared, terminal, last) {
             Ok(made) => {
                 self.next += 1;
                 return Ok(made);
@@ -281,7 +304,7 @@ impl Mailbox {
                 ShellWait::Forever
             }
         };
-        Err(Undelivered { errno, shell })
+        Err(Undelivered { errno, lacks: Lacks::File, shell })
     }
 
     /// Removes the files of a call that the shell has not seen. The shell waits at the gate, which must stay the same
@@ -292,8 +315,24 @@ impl Mailbox {
         self.mode(&name(GATE, number), READABLE)
     }
 
+    /// Opens the terminal of a call that has one.
+    fn terminal(&self, stdin: StdinKind) -> Result<Option<Terminal>, Errno> {
+        match stdin {
+            StdinKind::Terminal => {
+                let directory = self.terminals.as_deref().ok_or(Errno::ENOTTY)?;
+                terminals::open_in(directory, TERMINAL_SIZE).map(Some)
+            }
+            StdinKind::Pipe | StdinKind::Bytes | StdinKind::Empty => Ok(None),
+        }
+    }
+
     /// Makes the input of a call.
-    fn input(&self, number: u64, order: &CallRequest<'_>) -> Result<Input, Errno> {
+    fn input(
+        &self,
+        number: u64,
+        order: &CallRequest<'_>,
+        terminal: Option<&Terminal>,
+    ) -> Result<Input, Errno> {
         let path = name("in", number);
         let nothing = || symlinkat("/dev/null", &self.directory, path.as_str());
         let line = |line: String| self.write(&name("fed", number), line.as_bytes()).map(drop);
@@ -308,13 +347,12 @@ impl Mailbox {
                 }
                 let writer = Some(self.open(&path, OFlag::O_WRONLY)?);
                 self.mode(&path, READABLE)?;
-                Ok(Input { writer, ends, terminal: None })
+                Ok(Input { writer, ends })
             }
             StdinKind::Terminal => {
-                let terminal = self.terminals.as_ref().ok_or(Errno::ENOTTY)?.open()?;
+                let terminal = terminal.ok_or(Errno::ENOTTY)?;
                 line(loops::at_terminal(order.shell, number, terminal.number))?;
-                nothing()?;
-                Ok(Input { terminal: Some(terminal), ..Input::default() })
+                nothing().map(|()| Input::default())
             }
             StdinKind::Bytes => {
                 let bytes = order.input.ok_or(Errno::EBADF)?;
@@ -367,9 +405,10 @@ impl Mailbox {
         number: u64,
         order: &CallRequest<'_>,
         prepared: Option<Output>,
+        terminal: Option<Terminal>,
         last: impl FnOnce(),
     ) -> Result<(PendingCall, FarEnds), Errno> {
-        let Input { writer: stdin, ends: input, terminal } = self.input(number, order)?;
+        let Input { writer: stdin, ends: input } = self.input(number, order, terminal.as_ref())?;
         let Output { mut held, stdout, stderr, end } = match prepared {
             Some(output) => output,
             None => self.output()?,

@@ -8,4 +8,3 @@ mod loops;
 pub(crate) mod mailbox;
 pub(crate) mod session;
 pub(crate) mod shell;
-mod terminal;

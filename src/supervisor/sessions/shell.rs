@@ -16,7 +16,7 @@ use nix::errno::Errno;
 
 use super::cpu_time::CpuTime;
 use super::loops;
-use super::mailbox::{CallRequest, Mailbox, ShellWait, Undelivered};
+use super::mailbox::{CallRequest, Lacks, Mailbox, ShellWait, Undelivered};
 use crate::cells::cell::Cell;
 use crate::cells::cell_life::CellLife;
 use crate::cells::handover;
@@ -205,7 +205,8 @@ impl Shell {
         built: Duration,
     ) -> Result<Option<(u64, FarEnds)>, Undelivered> {
         // The shell has seen nothing yet.
-        let undelivered = |errno| Undelivered { errno, shell: ShellWait::ForNextCall };
+        let undelivered =
+            |errno| Undelivered { errno, lacks: Lacks::File, shell: ShellWait::ForNextCall };
         let directory = ready.start.session.map(|within| within.directory);
         let mode = ready.start.session.map_or(JobMode::Foreground, |within| within.mode);
         let stdin = ready.start.stdin.kind();

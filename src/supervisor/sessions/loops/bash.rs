@@ -25,7 +25,7 @@ use std::fmt::Display;
 
 use super::report::{RING, STARTED};
 use super::{ROOM, SETSID, end_marks, path};
-use cell::mounts::MAILBOX;
+use cell::mounts::{MAILBOX, TERMINALS};
 use model::call::{Cwd, Env};
 use model::shells::ShellKind;
 use model::wire::StdinKind;
@@ -274,7 +274,7 @@ pub(super) fn piped_input(number: u64) -> String {
 /// signals. So a subshell opens it, which gets no controlling terminal by opening one.
 pub(super) fn at_terminal(number: u64, terminal: u32) -> String {
     let command = path("cmd", number);
-    let path = format!("{MAILBOX}/pts/{terminal}");
+    let path = format!("{TERMINALS}/{terminal}");
     format!("( \\builtin exec {SETSID} -c -w {BASH} {command} <{path} >|{path} 2>&1 )\n")
 }
 

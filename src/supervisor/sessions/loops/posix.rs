@@ -2,7 +2,7 @@
 
 use super::report::{RING, STARTED};
 use super::{CallLines, ROOM, SETSID, end_marks, loop_words, path};
-use cell::mounts::MAILBOX;
+use cell::mounts::{MAILBOX, TERMINALS};
 use model::shells::ShellKind;
 use model::wire::StdinKind;
 
@@ -173,7 +173,7 @@ fn starter(shell: ShellKind) -> String {
 /// Returns a command, for a shell of any language, that runs the command of a call at a terminal, in a new shell.
 pub(super) fn at_terminal(shell: ShellKind, number: u64, terminal: u32) -> String {
     let command = path("cmd", number);
-    let path = format!("{MAILBOX}/pts/{terminal}");
+    let path = format!("{TERMINALS}/{terminal}");
     let name = shell.name();
     let line = format!("exec {SETSID} -c -w /bin/{name} {command} <{path} >|{path} 2>&1");
     format!("{} -c {}\n", starter(shell), shell.quoted(&line))
