@@ -373,7 +373,7 @@ mod tests {
         let of = |line: &str| terminal_in(line.as_bytes());
         assert_eq!(of("7 (bash) S 1 7 7 34816 7 4194304 0"), Some(0));
         assert_eq!(of("7 (a) S 1 2 3 34833) S 1 7 7 34831 7 0"), Some(15));
-        assert_eq!(of("7 (bash) S 1 7 7 1083392 7 0"), Some(300), "beyond eight bits");
+        assert_eq!(of("7 (bash) S 1 7 7 1083436 7 0"), Some(300), "beyond eight bits");
         // No terminal, a console, a serial line, a master, a line that is cut off.
         for none in ["7 (b) S 1 7 7 0 -1", "7 (b) S 1 7 7 1025 7", "7 (b) S 1 7 7 1088 7"] {
             assert_eq!(of(none), None, "{none}");
