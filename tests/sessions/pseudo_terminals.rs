@@ -32,7 +32,7 @@ pub fn found(caller: &Caller) -> Check {
     let answer = server.bash(&format!("script -qec '{inside}' /dev/null"))?;
     let expected = "/dev/pts/0\n/dev/tty\nboth\npts/0\nis y\n33 111\n620agent\n0\n";
     equal("names", story(&answer), (Some(0), expected.to_owned()))?;
-    // The shell itself has none: the device says so.
+    // The shell itself is at no terminal, and the device says so.
     let without = "{ : <>/dev/tty; } 2>&1 | grep -c 'No such device or address'; tty";
     server.gives(without, 1, "1\nnot a tty\n")
 }
