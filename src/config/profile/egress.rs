@@ -244,6 +244,23 @@ pub fn host(word: &str) -> Result<EgressRule, InvalidEgress> {
     rule.ok_or_else(|| InvalidEgress::NoHost(shown()))
 }
 
+/// Returns the word of `--egress` that allows a destination, `HOST:PORT` or a name alone, for HTTPS: the preset
+/// that has it, else the destination. `None` if no word allows it.
+pub fn word_for(destination: &str) -> Option<String> {
+    let split =
+        destination.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let (host, port): (&str, u16) = split.unwrap_or((destination, 443));
+    let has = |rule: &EgressRule| {
+        rule.hosts.iter().any(|pattern| pattern.matches(host))
+            && rule.ports.iter().any(|range| range.contains(port))
+    };
+    if let Some(preset) = presets().iter().find(|preset| preset.rules.iter().any(has)) {
+        return Some(preset.name.clone());
+    }
+    let written = format!("{host}:{port}");
+    word(&written).is_ok().then_some(written)
+}
+
 /// A named list of rules, for `--egress`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Preset {
@@ -288,6 +305,25 @@ fn preset(name: &str, text: &'static str) -> Result<Preset, Mistake> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_word_for_a_destination_is_a_preset_or_the_destination() {
+        for (destination, expected) in [
+            ("pypi.org", Some("python")),
+            ("pypi.org:443", Some("python")),
+            ("pypi.org:22", Some("pypi.org:22")),
+            ("deb.debian.org:80", Some("debian")),
+            ("example.org", Some("example.org:443")),
+            ("192.0.2.1:22", Some("192.0.2.1:22")),
+            ("[2001:db8::1]:22", Some("[2001:db8::1]:22")),
+            ("printer.local:443", None),
+            ("169.254.169.254:80", None),
+            ("a b:443", None),
+        ] {
+            assert_eq!(word_for(destination).as_deref(), expected, "{destination}");
+            assert!(expected.is_none_or(|it| word(it).is_ok()), "{destination}");
+        }
+    }
 
     #[test]
     fn every_shipped_preset_is_valid_and_gives_reasons() {

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::to_value;
+use config::profile::egress::word_for;
 use model::egress::{Denied, SessionUse, Tally, TallyRow};
 
 /// Destinations that one line names.
@@ -65,13 +66,25 @@ fn denial(denied: &Denied) -> String {
         2 => "twice".to_owned(),
         count => format!("{count} times"),
     };
-    let grant = match &denied.grant {
+    let grant = match grant(denied) {
         Some(grant) => format!("; the operator can grant it: {grant}"),
         None => String::new(),
     };
     // A request is a method and a URL, and names what was refused by itself.
     let connect = if denied.to.contains(' ') { "" } else { "connect " };
     format!("[denied: {connect}{}, {times}: {}{grant}]", denied.to, denied.why)
+}
+
+/// Returns what the operator can grant: a word of `--egress` if there is one, and a rule of a profile.
+fn grant(denied: &Denied) -> Option<String> {
+    let rule = denied.grant.as_ref()?;
+    // Other grants are keys of a rule that exists. A rule of `--egress` is for TCP, and so has ports.
+    let is_rule = rule.starts_with("[[egress]]") && rule.contains("ports = ");
+    let word = is_rule.then(|| word_for(&denied.to)).flatten();
+    Some(match word {
+        Some(word) => format!("--egress {word}, or {rule}"),
+        None => rule.clone(),
+    })
 }
 
 /// Formats a number of bytes with one decimal at most: `1.2 MiB`.
@@ -151,7 +164,7 @@ struct DeniedFields<'a> {
     why: &'a str,
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    grant: Option<&'a str>,
+    grant: Option<String>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -183,7 +196,7 @@ impl<'a> NetworkFields<'a> {
             to: &denied.to,
             why: &denied.why,
             count: denied.count,
-            grant: denied.grant.as_deref(),
+            grant: grant(denied),
         };
         Self {
             connections: tally.connections,
