@@ -13,6 +13,8 @@ use super::report::{self, FromInit, FromPayload};
 use super::spec::{CellSpec, Prepared};
 use super::{At, Ground, Root, Step, StepFailed};
 use super::{bare, buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
+use model::egress::NetworkClass;
+use model::profile::{Family, Profile};
 use sys::fork::fork;
 use sys::process::{self, Dumpable};
 use sys::{bpf, net, sharing, socket};
@@ -110,7 +112,7 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before the mounts cover what it shows.
     let links = proc::limit(&root.mounts, slot).at(Step::Facts)?;
     mounts::enter(&root.mounts, slot)?;
-    prepare_network(entry, procfs.as_ref())?;
+    let questions = prepare_network(entry, procfs.as_ref())?;
     limits::shared(&design.profile.limits, others).at(Step::Limits)?;
     // After every step that needs the supervisor's descriptors; the others close at exec.
     let hidden = design.hidden.as_fd();
@@ -118,7 +120,7 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     let keep = [control, job, ours, theirs, hidden];
     let keep = keep.into_iter().chain(entry.lifeline);
     let held = [procfs.as_ref(), shared.record.as_deref()].into_iter().flatten();
-    let held = held.chain(links.iter().flatten()).map(AsFd::as_fd);
+    let held = held.chain(links.iter().flatten()).chain(&questions).map(AsFd::as_fd);
     fds::keep_only(keep.chain(held)).at(Step::Descriptors)?;
     // Rules name files by descriptor: build while the files can be opened, enforce later.
     let watched = procfs.as_ref().map(|fd| (fd.as_fd(), landlock::Use::Read));
@@ -132,16 +134,24 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     // Before the fork: the payload's own layer must lie inside this one, or init could not send
     // signals to it (Landlock scopes them), and the payload must have one that init has not.
     ruleset.restrict().at(Step::Landlock)?;
-    Ok(Prepared { ruleset, procfs, links, domain: None })
+    Ok(Prepared { ruleset, procfs, links, domain: None, questions })
 }
 
 /// Brings the cell's loopback up, and bounds its connections unless a cgroup counts their memory. Needs
-/// CAP_NET_ADMIN in the new network namespace.
-fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(), StepFailed> {
+/// CAP_NET_ADMIN in the new network namespace. Returns the socket for questions for names, in cells that have
+/// only their loopback.
+fn prepare_network(
+    entry: &CellSpec<'_>,
+    procfs: Option<&OwnedFd>,
+) -> Result<Option<OwnedFd>, StepFailed> {
     let CellSpec { design, shared, .. } = *entry;
-    if design.profile.egress.class.has_loopback() {
+    let Profile { egress, families, .. } = &design.profile;
+    if egress.class.has_loopback() {
         net::loopback_up().at(Step::Loopback)?;
     }
+    // After the loopback has its address, and while this process may bind to a port below 1024.
+    let is_asked = egress.class == NetworkClass::Loopback && families.contains(&Family::Inet);
+    let questions = is_asked.then(init::unresolved::open).transpose().at(Step::Loopback)?;
     // By a procfs that is not shared, as with the limits of its user namespace.
     let proc = procfs.unwrap_or(&shared.proc);
     if let Some(network) = &design.network {
@@ -153,7 +163,7 @@ fn prepare_network(entry: &CellSpec<'_>, procfs: Option<&OwnedFd>) -> Result<(),
     if buffers::are_unheld(&design.profile, shared.memory) {
         buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
     }
-    Ok(())
+    Ok(questions)
 }
 
 /// Takes init's last step: loads its own filter.
@@ -164,8 +174,8 @@ fn finish_init(
     let mediation = entry.design.mediation.as_ref();
     let filter = mediation.map_or(&entry.shared.init_filter, |mediation| &mediation.init_filter);
     bpf::load(filter).at(Step::Seccomp)?;
-    let Prepared { procfs, links, domain, .. } = prepared;
-    Ok(init::InitResources { procfs, links, domain })
+    let Prepared { procfs, links, domain, questions, .. } = prepared;
+    Ok(init::InitResources { procfs, links, domain, questions })
 }
 
 /// Takes the payload's last steps: a Landlock layer more than init, its limits, the profile's filter.

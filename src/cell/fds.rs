@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use sys::{Result, process};
 
 /// Maximum number of descriptors that [`keep_only`] can keep.
-const MAX_KEPT: usize = 10;
+const MAX_KEPT: usize = 11;
 
 /// Closes every descriptor but 0, 1, 2 and `kept`.
 ///

@@ -11,6 +11,7 @@ mod job;
 mod open_files;
 mod payload;
 mod tally;
+pub(crate) mod unresolved;
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,6 +40,7 @@ use children::Children;
 use input::InputQueries;
 use open_files::{Bounds, OpenFiles};
 use payload::Payload;
+use unresolved::UnresolvedNames;
 use watch::Watch;
 
 /// Maximum number of children that are reaped in one turn.
@@ -58,6 +60,8 @@ pub struct InitResources {
     /// The Landlock domain that identifies the cell's processes, in the tier without pid
     /// namespaces.
     pub domain: Option<Domain>,
+    /// Socket for questions for names, in cells where no name resolves.
+    pub questions: Option<OwnedFd>,
 }
 
 /// Mounts a procfs of this cell's pid namespace outside of every mount tree, for the memory watch
@@ -126,6 +130,10 @@ struct Init<'a> {
     open_files: Option<OpenFiles>,
     /// Inputs for which the supervisor waits until a process reads them.
     inputs: InputQueries,
+    /// True if the last command of the session has failed.
+    has_failed: bool,
+    /// Names that programs asked for, where no name resolves.
+    unresolved: UnresolvedNames,
     /// Background jobs of the session's shell.
     jobs: BackgroundJobs,
     /// Memory limit of the cell in bytes: the profile's at first, then the job's.
@@ -181,7 +189,7 @@ enum Cause {
 /// Runs the event loop until the payload has ended and its end is reported.
 pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()> {
     let children = Children::new()?;
-    let InitResources { procfs, links: _links, domain } = ready;
+    let InitResources { procfs, links: _links, domain, questions } = ready;
     let watched = match &procfs {
         Some(procfs) if watches(entry.shared) => {
             Some(procfs.try_clone().map_err(|error| super::errno_of(&error))?)
@@ -201,6 +209,8 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         handoff: entry.handoff.0,
         mediator,
         inputs: InputQueries::default(),
+        has_failed: false,
+        unresolved: UnresolvedNames::new(questions),
         jobs: BackgroundJobs::default(),
         watch: watched.map(|proc| {
             let profile = &entry.design.profile;
@@ -259,7 +269,8 @@ impl Init<'_> {
         // poll(2) ignores negative descriptors, but nix cannot express one: the control socket,
         // polled for no events, takes the listener's place.
         let listener = self.mediator.listener().unwrap_or(self.control);
-        let always = [self.control, self.children.signals.as_fd(), listener];
+        let questions = self.unresolved.socket().unwrap_or(self.control);
+        let always = [self.control, self.children.signals.as_fd(), listener, questions];
         let mut events: Vec<_> = always.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
         let waited = self.mediator.waited();
         events.extend(waited.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
@@ -269,12 +280,15 @@ impl Init<'_> {
         };
         let mut received =
             events.into_iter().map(|event| event.revents().unwrap_or(PollFlags::empty()));
-        let [control, children, notified] =
+        let [control, children, notified, asked] =
             std::array::from_fn(|_| received.next().unwrap_or(PollFlags::empty()));
         let is_woken = received.any(|events| !events.is_empty());
         let mut account = Account { limit: self.memory, watch: self.watch.as_mut() };
         self.mediator.serve(notified, &mut account)?;
         self.mediator.retry(is_woken)?;
+        if !asked.is_empty() {
+            self.unresolved.answer();
+        }
         if !control.is_empty()
             && let Turn::SupervisorGone = self.obey()?
         {
@@ -421,7 +435,8 @@ impl Init<'_> {
         self.send(FromInit::Shown { number: look.number, shell: state })?;
         match state {
             ShownState::Runs { .. } | ShownState::Unseen { .. } => Ok(()),
-            ShownState::Over { .. } => {
+            ShownState::Over { status } => {
+                self.has_failed = status != 0;
                 self.inputs.remove(look.input);
                 match &mut self.files {
                     Some(files) => {

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Step, StepFailed};
 use model::job::{JobSignal, Limits};
-use model::outcome::{DeniedBy, DeniedCall, FilesChanged, Waits};
+use model::outcome::{DeniedBy, DeniedCall, FilesChanged, FullFilesystems, Waits};
 pub use sys::raw;
 use sys::{Result, socket};
 
-/// Maximum size of a report in bytes: 512 denied calls of 6 bytes each, and a hundred changed files
-/// with 16 KiB of paths, plus the message itself.
-pub const REPORT_BYTES: usize = 24 << 10;
+/// Maximum size of a report in bytes: 512 denied calls of 6 bytes each, names of hosts, and a hundred
+/// changed files with 16 KiB of paths, plus the message itself.
+pub const REPORT_BYTES: usize = 28 << 10;
 
 /// Messages from init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +26,8 @@ pub enum FromInit {
     Network,
     /// Init cannot be traced any more: the cell can be handed out.
     Sealed,
-    /// The payload has ended; the cell ends after this message. The denied calls follow in the same
-    /// packet, and then the changes in the workspace if it was scanned.
+    /// The payload has ended; the cell ends after this message. The denied calls and the hosts that were
+    /// not reached follow in the same packet, and then the changes in the workspace if it was scanned.
     Ended(PayloadEnd),
     /// The answer to [`ToInit::LookAtShell`]. If the call is over, the counters follow in
     /// [`FromInit::Counted`], once the workspace is scanned if replies list changed files.
@@ -161,6 +161,8 @@ pub struct InitCounters {
     /// each a number (u16) and a count (u32). [`GUARDED`] is added to the number of a call that was
     /// refused because of a name, [`UNREADABLE`] to that of a program whose memory init cannot read.
     pub denied: u16,
+    /// Looked at only if the program or command has failed.
+    pub full: FullFilesystems,
 }
 
 /// Messages from the payload before its exec.
@@ -343,11 +345,37 @@ pub const UNREADABLE: u16 = 0x4000;
 /// Bytes of one denied call in a packet.
 const DENIED_BYTES: usize = 6;
 
-/// Decodes what follows [`InitCounters`] at the end of a command: the denied calls, and the changes
-/// in the workspace if it was scanned.
-pub fn appended(bytes: &[u8], count: u16) -> (Vec<DeniedCall>, Option<FilesChanged>) {
-    let changed = bytes.get(usize::from(count) * DENIED_BYTES..).unwrap_or_default();
-    (denials(bytes, count), postcard::from_bytes(changed).ok())
+/// Maximum number of names, and of addresses, among the hosts in one report; further ones are left
+/// out.
+pub const MAX_HOSTS: usize = 8;
+
+/// A host that programs of the cell did not reach, as the cell has no network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreachedHost {
+    /// A name that did not resolve, or an address and a port without a route.
+    pub to: String,
+    pub count: u32,
+}
+
+/// Contents of a packet after [`InitCounters`], at the end of a command.
+#[derive(Debug, Default)]
+pub struct Appended {
+    pub denials: Vec<DeniedCall>,
+    pub unreached: Vec<UnreachedHost>,
+    /// Changes in the workspace, if it was scanned.
+    pub changed: Option<FilesChanged>,
+}
+
+/// Decodes what follows [`InitCounters`] at the end of a command.
+pub fn appended(bytes: &[u8], count: u16) -> Appended {
+    let denials = denials(bytes, count);
+    let rest = bytes.get(usize::from(count) * DENIED_BYTES..).unwrap_or_default();
+    match postcard::take_from_bytes(rest) {
+        Ok((unreached, rest)) => {
+            Appended { denials, unreached, changed: postcard::from_bytes(rest).ok() }
+        }
+        Err(_) => Appended { denials, ..Appended::default() },
+    }
 }
 
 /// Decodes the denied calls after [`InitCounters`]: pairs of a number (u16) and a count (u32).

@@ -64,4 +64,6 @@ pub(super) struct Prepared {
     pub links: Option<proc::SelfLinks>,
     /// The Landlock domain that identifies the cell's processes, in the tier without pid namespaces.
     pub domain: Option<bare::Domain>,
+    /// Init's socket for questions for names, in cells where no name resolves.
+    pub questions: Option<OwnedFd>,
 }

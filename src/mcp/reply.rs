@@ -82,9 +82,7 @@ pub(super) fn status(report: &CommandReport) -> String {
     if let Some(session) = &report.session {
         session.notes(&report.ended.outcome).iter().for_each(|note| push_note(&mut line, note));
     }
-    if let Some(note) = &report.absent_program {
-        push_note(&mut line, note);
-    }
+    report.remarks.iter().for_each(|note| push_note(&mut line, note));
     for denial in &report.denials {
         line.push('\n');
         line.push_str(&denial.line());

@@ -24,7 +24,7 @@ fn ran(outcome: Outcome) -> CommandReport {
     };
     CommandReport {
         ended: Ended { outcome, usage, ..Ended::failed(Failure::Lost) },
-        absent_program: None,
+        remarks: Vec::new(),
         stdout: StreamReport::default(),
         stderr: StreamReport::default(),
         denials: Vec::new(),

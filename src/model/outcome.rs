@@ -258,8 +258,19 @@ pub struct Ended {
     pub force: Force,
     /// Changes, if they were requested and there are any, or they are not known.
     pub files_changed: Option<FilesChanged>,
-    /// Use of its network, if it had one and used it.
+    /// Use of its network, if it had one and used it. In a cell that has only its loopback, hosts that
+    /// were not reached.
     pub network: Option<Tally>,
+    /// Filesystems that were full at the end of a program that failed.
+    pub full: FullFilesystems,
+}
+
+/// Private filesystems of a cell that have no space or no file left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FullFilesystems {
+    pub workspace: bool,
+    pub tmp: bool,
+    pub shm: bool,
 }
 
 /// How a command that was to be ended by a signal ended.
@@ -372,6 +383,7 @@ impl Ended {
             force: Force::None,
             files_changed: None,
             network: None,
+            full: FullFilesystems::default(),
         }
     }
 }

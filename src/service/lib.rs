@@ -19,6 +19,7 @@ pub mod host_programs;
 pub mod inspect;
 pub mod link;
 pub mod macros;
+pub mod met_limits;
 #[cfg(test)]
 #[path = "../../tests/support/patience.rs"]
 mod patience;

@@ -11,6 +11,7 @@ mod ends;
 mod hostile;
 mod inherited;
 mod program;
+mod reasons;
 mod serve;
 #[path = "../support/server.rs"]
 mod server;

@@ -58,7 +58,13 @@ pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, Ste
     outer.restrict().at(Step::Landlock)?;
     // Before the fork: a cell must not run anything that init could not end.
     let domain = Domain::prove(nix::unistd::getppid().as_raw()).at(Step::Landlock)?;
-    Ok(Prepared { ruleset, procfs: Some(procfs), links: None, domain: Some(domain) })
+    Ok(Prepared {
+        ruleset,
+        procfs: Some(procfs),
+        links: None,
+        domain: Some(domain),
+        questions: None,
+    })
 }
 
 /// Opens the host's procfs, whose pids are valid for the cell too.

@@ -37,7 +37,8 @@ impl Job {
     pub(super) fn report(&self, denied: u16) -> ReapedJob {
         let Used { user_us, system_us, max_rss } =
             self.reaped.map(|reaped| reaped.used).unwrap_or_default();
-        let counts = InitCounters { user_us, system_us, max_rss, denied };
+        let counts =
+            InitCounters { user_us, system_us, max_rss, denied, ..InitCounters::default() };
         let status = self.reaped.map(|reaped| status(reaped.end));
         ReapedJob { pid: self.pid, status, counts }
     }

@@ -1,11 +1,14 @@
 //! Counters of init: reported at the end of its cell and between the calls of a session.
 
+use std::ffi::CStr;
+
 use nix::errno::Errno;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use super::watch::Watch;
 use super::{Cause, Init};
-use crate::report::{FromInit, InitCounters, PayloadEnd};
-use model::outcome::FilesChanged;
+use crate::report::{FromInit, InitCounters, PayloadEnd, UnreachedHost};
+use model::outcome::{FilesChanged, FullFilesystems};
 use sys::Result;
 use sys::process::{End, Reaped, Used};
 use sys::socket;
@@ -17,19 +20,22 @@ impl Init<'_> {
         let denied = self.mediator.refusals().iter().count();
         let Used { user_us, system_us, max_rss } = self.children.used;
         let denied = u16::try_from(denied).unwrap_or(u16::MAX);
-        InitCounters { user_us, system_us, max_rss: max_rss.max(peak), denied }
+        let full = FullFilesystems::default();
+        InitCounters { user_us, system_us, max_rss: max_rss.max(peak), denied, full }
     }
 
     /// Reports the counters including those of the shell, and the changes in the workspace if it was
-    /// scanned. Resets the counts of refused calls.
+    /// scanned. Resets the counts of refused calls and forgets the names.
     pub(super) fn report_counts(&mut self, changed: Option<&FilesChanged>) -> Result<()> {
         let counts = self.counts();
         let (user, system) = self.payload.processor_time();
         let user_us = counts.user_us.saturating_add(user);
         let system_us = counts.system_us.saturating_add(system);
-        let counted = FromInit::Counted(InitCounters { user_us, system_us, ..counts });
+        let full = full_filesystems(self.has_failed);
+        let counted = FromInit::Counted(InitCounters { user_us, system_us, full, ..counts });
         self.send_with(counted, changed)?;
         self.mediator.forget_refusals();
+        self.unresolved.forget();
         Ok(())
     }
 
@@ -58,22 +64,36 @@ impl Init<'_> {
             Cause::Program => None,
             Cause::OverLimit(limit) => Some(limit),
         };
-        FromInit::Ended(PayloadEnd { status, over_limit, counts: self.counts() })
+        let full = full_filesystems(status != 0);
+        let counts = InitCounters { full, ..self.counts() };
+        FromInit::Ended(PayloadEnd { status, over_limit, counts })
     }
 
-    /// Sends a message followed by the denied calls.
+    /// Sends a message followed by the denied calls and the hosts that were not reached.
     pub(super) fn send(&self, message: FromInit) -> Result<()> {
         self.send_with(message, None)
     }
 
-    /// Sends a message followed by the denied calls and the changes in the workspace. One packet
-    /// wakes the supervisor once.
+    /// Sends a message followed by the denied calls, the hosts that were not reached, and the changes
+    /// in the workspace. One packet wakes the supervisor once.
     fn send_with(&self, message: FromInit, changed: Option<&FilesChanged>) -> Result<()> {
         let mut packet = self.packet(message)?;
         if let Some(changed) = changed {
             packet = postcard::to_extend(changed, packet).map_err(|_| Errno::EMSGSIZE)?;
         }
         socket::send(self.control, &packet, &[])
+    }
+
+    /// Returns the hosts that were not reached, in a cell that has only its loopback. In others the
+    /// gateway counts them.
+    fn unreached(&self) -> Vec<UnreachedHost> {
+        if self.unresolved.socket().is_none() {
+            return Vec::new();
+        }
+        let addresses = self.mediator.refusals().unreachable().iter();
+        let addresses =
+            addresses.map(|(to, count)| UnreachedHost { to: to.to_string(), count: *count });
+        self.unresolved.asked().into_iter().chain(addresses).collect()
     }
 
     fn packet(&self, message: FromInit) -> Result<Vec<u8>> {
@@ -84,7 +104,27 @@ impl Init<'_> {
             packet.extend(number.to_le_bytes());
             packet.extend(count.to_le_bytes());
         }
-        Ok(packet)
+        postcard::to_extend(&self.unreached(), packet).map_err(|_| Errno::EMSGSIZE)
+    }
+}
+
+/// Looks for private filesystems that are full, if the program has failed: its errors may be due to
+/// that.
+fn full_filesystems(has_failed: bool) -> FullFilesystems {
+    if !has_failed {
+        return FullFilesystems::default();
+    }
+    // A filesystem that the cell does not have, or that is the host's, is not full by a limit.
+    let is_full = |path: &CStr| {
+        statfs(path).is_ok_and(|stat| {
+            let is_private = stat.filesystem_type() == TMPFS_MAGIC;
+            is_private && (stat.blocks_free() == 0 || stat.files_free() == 0)
+        })
+    };
+    FullFilesystems {
+        workspace: is_full(c"/workspace"),
+        tmp: is_full(c"/tmp"),
+        shm: is_full(c"/dev/shm"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Copies of the arguments of connect(2) and bind(2): a socket of the caller, and an address.
 
 use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -101,6 +102,19 @@ impl Address {
         let is_unix = family == libc::sa_family_t::try_from(libc::AF_UNIX).ok()?.to_ne_bytes();
         let path = path.split(|byte| *byte == 0).next().filter(|path| !path.is_empty())?;
         is_unix.then_some(path)
+    }
+
+    /// Returns the destination in an address of IPv4 or IPv6 (ip(7), ipv6(7)).
+    pub(super) fn internet(&self) -> Option<SocketAddr> {
+        let (family, rest) = self.bytes().split_first_chunk::<FAMILY_BYTES>()?;
+        let (port, rest) = rest.split_first_chunk::<2>()?;
+        let ip = match i32::from(libc::sa_family_t::from_ne_bytes(*family)) {
+            libc::AF_INET => IpAddr::from(*rest.first_chunk::<4>()?),
+            // After four bytes of flow information.
+            libc::AF_INET6 => IpAddr::from(*rest.get(4..)?.first_chunk::<16>()?),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, u16::from_be_bytes(*port)))
     }
 
     /// Returns the address of a held file, as a path relative to the procfs, the current directory.

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
+use nix::sys::socket::{SockType, getsockopt, sockopt};
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::fchdir;
 use syscalls::Sysno;
@@ -52,11 +53,23 @@ pub(super) fn connected(
     };
     caller.still_waits()?;
     let mut connecting = Connecting { socket, address, held: held_socket, deadline: None };
-    if connecting.try_connect()? {
-        return Ok(Response::Value(0));
+    match connecting.try_connect() {
+        Ok(true) => return Ok(Response::Value(0)),
+        Ok(false) => {}
+        Err(errno) => return Err(unreachable(&connecting, errno)),
     }
     connecting.read_deadline()?;
     Ok(Response::Later(Retry::Connection(connecting)))
+}
+
+/// Names the destination if there is no route to it. Datagram sockets are connected to find out the
+/// own address too, so that only streams count.
+fn unreachable(connecting: &Connecting, errno: Errno) -> CallError {
+    let is_stream = || getsockopt(&connecting.socket, sockopt::SockType) == Ok(SockType::Stream);
+    match connecting.address.internet() {
+        Some(to) if errno == Errno::ENETUNREACH && is_stream() => CallError::Unreachable(to),
+        Some(_) | None => CallError::Errno(errno),
+    }
 }
 
 /// Opens the socket that a path leads to, if its directory is private to the cell.

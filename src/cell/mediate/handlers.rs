@@ -2,6 +2,7 @@
 //! cell share.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -36,6 +37,8 @@ pub enum Served {
     Guarded,
     /// Failed because init cannot read the caller's memory or descriptors.
     Unreadable,
+    /// Answered with ENETUNREACH: the cell has no route to the destination.
+    Unreachable(SocketAddr),
     /// No row of the table applies, and no answer was sent.
     NotMediated,
 }
@@ -110,6 +113,10 @@ impl<'a> Handlers<'a> {
             Err(CallError::Guarded) => {
                 notify::refuse(listener, call, Errno::EPERM)?;
                 return Ok(Served::Guarded);
+            }
+            Err(CallError::Unreachable(to)) => {
+                notify::refuse(listener, call, Errno::ENETUNREACH)?;
+                return Ok(Served::Unreachable(to));
             }
         }
         Ok(Served::Answered)

@@ -179,6 +179,7 @@ impl<'a> Mediator<'a> {
             Served::Answered => {}
             Served::Guarded => self.refusals.count_guarded(call.number),
             Served::Unreadable => self.refusals.count_unreadable(call.number),
+            Served::Unreachable(to) => self.refusals.count_unreachable(to),
             Served::NotMediated => {
                 notify::refuse(listener, call, Errno::EPERM)?;
                 self.refusals.count(call.number);

@@ -1,6 +1,8 @@
-//! Counts refused calls by their number.
+//! Counts refused calls by their number, and connections without a route by their destination.
 
-use crate::report;
+use std::net::SocketAddr;
+
+use crate::report::{self, MAX_HOSTS};
 use model::outcome::DENIALS_COUNTED;
 
 /// Numbers that are counted separately; all higher numbers count as the last.
@@ -14,11 +16,17 @@ pub(crate) struct Refusals {
     /// Calls of programs whose memory init cannot read: a call of the table and its count. Mostly
     /// empty, as few programs are unreadable.
     unreadable: Vec<(u16, u32)>,
+    unreachable: Vec<(SocketAddr, u32)>,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self { by_filter: [0; NUMBERS], by_name_guard: [0; NUMBERS], unreadable: Vec::new() }
+        Self {
+            by_filter: [0; NUMBERS],
+            by_name_guard: [0; NUMBERS],
+            unreadable: Vec::new(),
+            unreachable: Vec::new(),
+        }
     }
 }
 
@@ -41,6 +49,21 @@ impl Refusals {
             // As many entries as the table of mediated calls has, at most.
             None => self.unreadable.push((number, 1)),
         }
+    }
+
+    /// Counts a connection to a destination without a route. At most [`MAX_HOSTS`] destinations are
+    /// remembered.
+    pub(crate) fn count_unreachable(&mut self, to: SocketAddr) {
+        if let Some((_, count)) = self.unreachable.iter_mut().find(|(known, _)| *known == to) {
+            *count = count.saturating_add(1).min(DENIALS_COUNTED);
+        } else if self.unreachable.len() < MAX_HOSTS {
+            self.unreachable.push((to, 1));
+        }
+    }
+
+    /// Returns the destinations without a route, each with the number of attempts.
+    pub(crate) fn unreachable(&self) -> &[(SocketAddr, u32)] {
+        &self.unreachable
     }
 
     /// Iterates over the counts above zero, each with the call number as in a report.

@@ -1,5 +1,6 @@
 //! The answers to a mediated call: a result, an error, or a later attempt.
 
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -21,9 +22,11 @@ pub enum Response {
     Continue,
 }
 
-/// Why a call failed: refused by the name guard (EPERM, counted), or with an errno of the kernel.
+/// Why a call failed: refused by the name guard (EPERM, counted), without a route to this destination
+/// (ENETUNREACH, counted), or with an errno of the kernel.
 pub enum CallError {
     Guarded,
+    Unreachable(SocketAddr),
     Errno(Errno),
 }
 

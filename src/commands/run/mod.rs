@@ -5,7 +5,6 @@ pub mod pump;
 
 use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -34,6 +33,7 @@ use service::audit::{Audit, LoggedCall};
 use service::denied::DenialReport;
 use service::host_programs::HostPrograms;
 use service::link::{ConnectionListener, Control, Link, Running};
+use service::met_limits;
 use service::report::{Clamped, CommandReport, Cut, StreamReport, network, time_text};
 use supervisor::ScopeWish;
 
@@ -72,7 +72,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let terms = Terms {
         format: if typed.json { OutputFormat::Json } else { OutputFormat::Live },
         cwd: job.cwd.as_str().to_owned(),
-        timeout: job.limits.wall,
+        limits: job.limits,
         clamped: if grant.clamped() { Clamped::Yes } else { Clamped::No },
         lowered: lowered(&call.asked, &job.limits),
         // The profile's output limit is for replies; a run is a pipe, bounded only on request.
@@ -169,7 +169,7 @@ enum OutputFormat {
 struct Terms {
     format: OutputFormat,
     cwd: String,
-    timeout: Duration,
+    limits: Limits,
     clamped: Clamped,
     /// Options that asked for more than their limit, with what they got.
     lowered: Vec<(&'static str, String)>,
@@ -195,13 +195,19 @@ impl Terms {
         error
     }
 
-    /// Returns a line for each denial, which may be why the call failed, with the grant that would allow it.
-    fn denied(&self, ended: &Ended) -> Vec<String> {
+    /// Returns a line for each denial, with the grant that would allow it, and for each limit that the call met: any of
+    /// them may be why it failed.
+    fn reasons(&self, ended: &Ended) -> Vec<String> {
         let calls =
             ended.denials.iter().map(|denied| DenialReport::of(denied, &self.profile).line());
         let network = ended.network.iter().flat_map(network::denials);
-        let bare = |line: String| line.trim_start_matches('[').trim_end_matches(']').to_owned();
-        calls.chain(network).map(bare).collect()
+        let bare = |line: String| {
+            let inner = line.strip_prefix('[').and_then(|line| line.strip_suffix(']'));
+            inner.map_or(line.clone(), str::to_owned)
+        };
+        // The text of standard error went to its reader.
+        let limits = met_limits::remarks(ended, "", &self.limits);
+        calls.chain(network).map(bare).chain(limits).collect()
     }
 
     fn report(
@@ -211,17 +217,18 @@ impl Terms {
         stderr: Head,
         receipt: Option<Receipt>,
     ) -> CommandReport {
+        let stderr = stream(stderr);
         CommandReport {
-            absent_program: None,
+            remarks: met_limits::remarks(&ended, &stderr.text, &self.limits),
             stdout: stream(stdout),
-            stderr: stream(stderr),
+            stderr,
             denials: ended
                 .denials
                 .iter()
                 .map(|denied| DenialReport::of(denied, &self.profile))
                 .collect(),
             cwd: self.cwd.clone(),
-            timeout: self.timeout,
+            timeout: self.limits.wall,
             clamped: self.clamped,
             receipt,
             unrecorded: self.audit.trouble(),
@@ -272,12 +279,12 @@ async fn live(
         return Ok(code);
     }
     if code != 0 {
-        terms.denied(&ended).iter().for_each(|denied| eprintln!("cofferdam: {denied}"));
+        terms.reasons(&ended).iter().for_each(|reason| eprintln!("cofferdam: {reason}"));
     }
     match &ended.outcome {
         Outcome::Exited { .. } | Outcome::Signaled { .. } | Outcome::Cancelled => Ok(code),
         Outcome::Timeout => {
-            Err(CliError::new(format!("timed out after {}", time_text(terms.timeout)))
+            Err(CliError::new(format!("timed out after {}", time_text(terms.limits.wall)))
                 .with_code(code))
         }
         Outcome::Limit(kind) => {

@@ -9,6 +9,7 @@ use crate::capture::deceptive::plain;
 use crate::capture::lines::{Wanted, only};
 use crate::capture::text::render;
 use crate::denied::DenialReport;
+use crate::met_limits;
 use crate::refused::Refused;
 use crate::report::{
     CommandReport, CommandState, Cut, Renewed, RunningReport, SessionAction, SessionReport,
@@ -21,7 +22,7 @@ use crate::workbench::RunOptions;
 use crate::{Caller, Report};
 use config::policy::tools::{Runs, ToolSpec};
 use model::defaults::INLINE_CHARACTERS;
-use model::job::{JobMode, ProfileName, Workspace};
+use model::job::{JobMode, Limits, ProfileName, Workspace};
 use model::outcome::{DeniedCall, Ended, ShellAfter, Waits};
 
 impl Scope {
@@ -125,10 +126,8 @@ impl Scope {
         let (stdout, stderr) = shown(&report.stdout, &report.stderr, show);
         let readable = are_cut(&stdout, &stderr) && self.lists("bash_output");
         let output_id = readable.then(|| self.workbench.keep(&report)).flatten();
-        let absent_program =
-            self.workbench.shared.host_programs.remark(&report.ended.outcome, &stderr);
         CommandReport {
-            absent_program,
+            remarks: self.remarks(&report.ended, &stderr, &report.limits),
             stdout,
             stderr,
             denials: report.ended.denials.iter().map(denial).collect(),
@@ -163,7 +162,7 @@ impl Scope {
         };
         let session = command.session.is_some();
         CommandReport {
-            absent_program: self.workbench.shared.host_programs.remark(&ended.outcome, &stderr),
+            remarks: self.remarks(&ended, &stderr, &command.limits),
             stdout,
             stderr,
             denials: ended.denials.iter().map(|denied| self.denial(denied)).collect(),
@@ -176,6 +175,13 @@ impl Scope {
             session: session.then(|| self.session_report(command, shell, renewed)),
             ended,
         }
+    }
+
+    /// Returns remarks on what the command met.
+    fn remarks(&self, ended: &Ended, stderr: &StreamReport, limits: &Limits) -> Vec<String> {
+        let mut remarks = met_limits::remarks(ended, &stderr.text, limits);
+        remarks.extend(self.workbench.shared.host_programs.remark(&ended.outcome, stderr));
+        remarks
     }
 
     fn session_report(

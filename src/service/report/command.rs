@@ -31,8 +31,8 @@ pub struct CommandReport {
     pub output_id: Option<String>,
     /// Absent for a fresh cell.
     pub session: Option<SessionReport>,
-    /// Place on the host of a program that the command did not find.
-    pub absent_program: Option<String>,
+    /// Limits that the command met, and the place on the host of a program that it did not find.
+    pub remarks: Vec<String>,
 }
 
 /// Outcome of comparing the asked-for time with the maximum.

@@ -59,7 +59,7 @@ impl CommandReport {
         }
         let session = self.session.iter().flat_map(|session| session.notes(&self.ended.outcome));
         notes.extend(session);
-        notes.extend(self.absent_program.clone());
+        notes.extend(self.remarks.iter().cloned());
         notes.extend(self.unguarded());
         notes
     }

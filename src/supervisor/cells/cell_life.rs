@@ -1,6 +1,7 @@
 //! The life of a cell that has a program, from the hand-over to its end: what the payload and init report, the
 //! limits that end it, and what is known of it afterwards. One-shot calls and shells of sessions share it.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -9,12 +10,20 @@ use super::cell::{Cell, CellSocket};
 use super::dying::{DeathCheck, TurnBudget};
 use super::exit::{self, LINGER};
 use cell::Shared;
-use cell::report::{self, FromInit, InitCounters, PayloadEnd, REPORT_BYTES};
+use cell::report::{
+    self, Appended, FromInit, InitCounters, PayloadEnd, REPORT_BYTES, UnreachedHost,
+};
+use model::egress::{Denied, HostPattern, Tally, grant, never};
 use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure, FilesChanged, LimitKind, Outcome, PeakSource};
 use model::wire::Block;
 use sys::process::Used;
 use sys::socket::{self, PacketWait};
+
+/// Port of the grant for a name, since a question has none.
+const HTTPS: u16 = 443;
+/// Reason for which a host is not reached from a cell that has only its loopback.
+const NO_NETWORK: &str = "the cell has no network";
 
 /// A cell with a program.
 #[derive(Debug)]
@@ -37,6 +46,8 @@ pub(crate) struct CellLife {
     end: Option<CellEnd>,
     /// The last list of changes from init.
     changed: Option<FilesChanged>,
+    /// The last list of hosts that were not reached, from init.
+    unreached: Vec<UnreachedHost>,
 }
 
 /// A limit that a cell has passed.
@@ -81,6 +92,7 @@ impl CellLife {
             exec_failure: None,
             end: None,
             changed: None,
+            unreached: Vec::new(),
         }
     }
 
@@ -184,7 +196,11 @@ impl CellLife {
                 self.exec_failure = Some(Failure::Setup { step: step.name().to_owned(), errno });
             }
             FromInit::Ended(end) => self.take_end(end, rest),
-            FromInit::Counted(counts) => self.changed = report::appended(rest, counts.denied).1,
+            FromInit::Counted(counts) => {
+                let Appended { unreached, changed, .. } = report::appended(rest, counts.denied);
+                self.unreached = unreached;
+                self.changed = changed;
+            }
             // A running cell sends neither of the first two: its end will show what is wrong.
             FromInit::Sealed
             | FromInit::Network
@@ -198,7 +214,8 @@ impl CellLife {
 
     /// Takes the end of the program as init reported it. What processes do that it left behind no longer counts.
     fn take_end(&mut self, end: PayloadEnd, rest: &[u8]) {
-        let (denials, changed) = report::appended(rest, end.counts.denied);
+        let Appended { denials, unreached, changed } = report::appended(rest, end.counts.denied);
+        self.unreached = unreached;
         let outcome = exit::program_outcome(&end, &self.limits, &self.cell);
         let peak = self.cell.peak_memory(end.counts.max_rss);
         self.end = Some(CellEnd { exec_failure: None, outcome, counts: end.counts, peak, denials });
@@ -217,6 +234,24 @@ impl CellLife {
         .filter(|changed| !changed.is_nothing())
     }
 
+    /// Takes the hosts that were not reached since the last list, as denials of a network. `None` if there are none, as
+    /// in a cell with egress, where the gateway counts them. A host is text of the cell: one that no rule can have is
+    /// left out.
+    pub(crate) fn unreached(&mut self) -> Option<Tally> {
+        let hosts = std::mem::take(&mut self.unreached).into_iter();
+        let denied = hosts.filter_map(|UnreachedHost { to, count }| {
+            let grant = match to.parse::<SocketAddr>() {
+                Ok(to) if never::never(to.ip()).is_some() => return None,
+                Ok(to) => grant(&to.ip().to_string(), Some(to.port())),
+                Err(_) => grant(to.parse::<HostPattern>().ok()?.exact()?, Some(HTTPS)),
+            };
+            let why = NO_NETWORK.to_owned();
+            Some(Denied { to, why, count: count.into(), grant: Some(grant) })
+        });
+        let denied: Vec<Denied> = denied.collect();
+        (!denied.is_empty()).then(|| Tally { denied, ..Tally::default() })
+    }
+
     /// Returns how the cell ended: as init reported it, else as the supervisor knows it. `used` is the kernel's account
     /// of init, which includes all children that init has waited for, even if it was killed.
     pub(crate) fn end(&mut self, used: Used) -> CellEnd {
@@ -230,7 +265,7 @@ impl CellLife {
             false => Outcome::Failed(Failure::Lost),
         };
         let Used { user_us, system_us, max_rss } = used;
-        let counts = InitCounters { user_us, system_us, max_rss, denied: 0 };
+        let counts = InitCounters { user_us, system_us, max_rss, ..InitCounters::default() };
         let peak = self.cell.peak_memory(max_rss);
         CellEnd { exec_failure, outcome, counts, peak, denials: Vec::new() }
     }

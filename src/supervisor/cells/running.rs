@@ -183,6 +183,8 @@ impl Running {
             denials,
             timings: self.phases.timings(),
             files_changed: self.life.files_changed(),
+            network: self.life.unreached(),
+            full: counts.full,
             ..Ended::new(outcome)
         })
     }

@@ -24,7 +24,7 @@ pub use model::profile::HOST_NAME;
 /// The error of mkdir(2), open(2) or write(2).
 pub(crate) fn etc(directory: &Path, class: NetworkClass) -> std::io::Result<()> {
     let has_dns = class.has_egress();
-    let sources = if has_dns { "files dns" } else { "files" };
+    let sources = if class.has_loopback() { "files dns" } else { "files" };
     let files = [
         (
             "passwd",
@@ -35,9 +35,10 @@ pub(crate) fn etc(directory: &Path, class: NetworkClass) -> std::io::Result<()> 
             ),
         ),
         ("group", format!("root:x:0:\nagent:x:{AGENT}:\nnogroup:x:65534:\n")),
-        // Without `dns`, which nothing in a cell answers: its failure would look temporary
-        // (EAI_AGAIN), and installers would retry for a minute. With files only, a name is
-        // immediately unknown (EAI_NONAME).
+        // Without a loopback nothing answers `dns`: its failure would look temporary (EAI_AGAIN), and
+        // installers would retry for a minute. With files only, a name is immediately unknown
+        // (EAI_NONAME). In a cell that has only its loopback, init gives the same answer
+        // (`init/unresolved.rs`).
         (
             "nsswitch.conf",
             format!("passwd: files\ngroup: files\nhosts: {sources}\nservices: files\n"),

@@ -399,6 +399,8 @@ impl Shell {
             shell: ShellAfter::Kept { cwd: reported.cwd },
             force,
             files_changed: self.life.files_changed(),
+            network: self.life.unreached(),
+            full: counts.full,
             ..Ended::new(stopped.unwrap_or(Outcome::Exited { code: reported.status }))
         };
         ShellEvent::Ended(call, Box::new(ended))

@@ -72,9 +72,17 @@ impl Shell {
         let usage = self.usage(CpuTime::counted(&counts), counts.max_rss, wall);
         let timings = Timings { run: wall, ..timings };
         let shell = ShellAfter::Ended;
-        let files_changed = self.life.files_changed();
-        let ended =
-            Ended { usage, denials, timings, shell, force, files_changed, ..Ended::new(outcome) };
+        let ended = Ended {
+            usage,
+            denials,
+            timings,
+            shell,
+            force,
+            files_changed: self.life.files_changed(),
+            network: self.life.unreached(),
+            full: counts.full,
+            ..Ended::new(outcome)
+        };
         Some((call, Box::new(ended)))
     }
 }
