@@ -13,9 +13,10 @@ use model::outcome::{DeniedBy, DeniedCall, FilesChanged, FullFilesystems, Waits}
 pub use sys::raw;
 use sys::{Result, socket};
 
-/// Maximum size of a report in bytes: 512 denied calls of 6 bytes each, names of hosts, and a hundred
-/// changed files with 16 KiB of paths, plus the message itself.
-pub const REPORT_BYTES: usize = 28 << 10;
+/// Maximum size of a report in bytes: three times 512 denied calls of 6 bytes each, the path of a
+/// half-made repository, names of hosts, and a hundred changed files with 16 KiB of paths, plus the
+/// message itself.
+pub const REPORT_BYTES: usize = 32 << 10;
 
 /// Messages from init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,8 +27,9 @@ pub enum FromInit {
     Network,
     /// Init cannot be traced any more: the cell can be handed out.
     Sealed,
-    /// The payload has ended; the cell ends after this message. The denied calls and the hosts that were
-    /// not reached follow in the same packet, and then the changes in the workspace if it was scanned.
+    /// The payload has ended; the cell ends after this message. In the same packet follow the denied
+    /// calls, the half-made repository, the hosts that were not reached, and the changes in the
+    /// workspace if it was scanned.
     Ended(PayloadEnd),
     /// The answer to [`ToInit::LookAtShell`]. If the call is over, the counters follow in
     /// [`FromInit::Counted`], once the workspace is scanned if replies list changed files.
@@ -159,7 +161,10 @@ pub struct InitCounters {
     pub max_rss: u64,
     /// Number of denied calls since the last [`FromInit::Counted`]. They follow in the same packet,
     /// each a number (u16) and a count (u32). [`GUARDED`] is added to the number of a call that was
-    /// refused because of a name, [`UNREADABLE`] to that of a program whose memory init cannot read.
+    /// refused because of a name, and [`REPOSITORY`] or [`CONFIGURATION`] if all such names would
+    /// have made that; [`UNREADABLE`] is added to that of a program whose memory init cannot read.
+    /// Then comes the length (u16) and the path of a directory that was to be a repository, or a
+    /// length of zero.
     pub denied: u16,
     /// Looked at only if the program or command has failed.
     pub full: FullFilesystems,
@@ -339,8 +344,16 @@ impl From<StepFailed> for FromPayload {
 
 /// Flag in the number of a call that was refused because of a name.
 pub const GUARDED: u16 = 0x8000;
+/// Flags in such a number: the names would have made a repository, or changed a repository's
+/// configuration.
+pub const REPOSITORY: u16 = 0x4000;
+pub const CONFIGURATION: u16 = 0x2000;
 /// Flag in the number of a call of a program whose memory init cannot read.
-pub const UNREADABLE: u16 = 0x4000;
+pub const UNREADABLE: u16 = 0x1000;
+const FLAGS: u16 = GUARDED | REPOSITORY | CONFIGURATION | UNREADABLE;
+
+/// Maximum bytes of the path of a half-made repository.
+pub const MAX_HALF_MADE: usize = 1024;
 
 /// Bytes of one denied call in a packet.
 const DENIED_BYTES: usize = 6;
@@ -369,7 +382,7 @@ pub struct Appended {
 /// Decodes what follows [`InitCounters`] at the end of a command.
 pub fn appended(bytes: &[u8], count: u16) -> Appended {
     let denials = denials(bytes, count);
-    let rest = bytes.get(usize::from(count) * DENIED_BYTES..).unwrap_or_default();
+    let (_, rest) = half_made(bytes, count);
     match postcard::take_from_bytes(rest) {
         Ok((unreached, rest)) => {
             Appended { denials, unreached, changed: postcard::from_bytes(rest).ok() }
@@ -378,8 +391,28 @@ pub fn appended(bytes: &[u8], count: u16) -> Appended {
     }
 }
 
+/// Returns the path of a half-made repository after the denied calls, and what follows it.
+fn half_made(bytes: &[u8], count: u16) -> (&[u8], &[u8]) {
+    let rest = bytes.get(usize::from(count) * DENIED_BYTES..).unwrap_or_default();
+    let Some((length, rest)) = rest.split_first_chunk::<2>() else { return (&[], &[]) };
+    let length = usize::from(u16::from_le_bytes(*length));
+    let split = rest.split_at_checked(length).filter(|_| length <= MAX_HALF_MADE);
+    split.unwrap_or_default()
+}
+
 /// Decodes the denied calls after [`InitCounters`]: pairs of a number (u16) and a count (u32).
 pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
+    let (half_made, _) = half_made(bytes, count);
+    let by = |number: u16| match number & FLAGS {
+        0 => DeniedBy::Filter,
+        flags if flags & REPOSITORY != 0 => {
+            let half_made = String::from_utf8_lossy(half_made).into_owned();
+            DeniedBy::RepositoryGuard { half_made: Some(half_made).filter(|path| !path.is_empty()) }
+        }
+        flags if flags & CONFIGURATION != 0 => DeniedBy::ConfigurationGuard,
+        flags if flags & UNREADABLE != 0 => DeniedBy::UnreadableProgram,
+        _ => DeniedBy::NameGuard,
+    };
     bytes
         .chunks_exact(DENIED_BYTES)
         .take(usize::from(count))
@@ -387,13 +420,9 @@ pub fn denials(bytes: &[u8], count: u16) -> Vec<DeniedCall> {
             let (number, count) = pair.split_first_chunk::<2>()?;
             let number = u16::from_le_bytes(*number);
             Some(DeniedCall {
-                number: u32::from(number & !(GUARDED | UNREADABLE)),
+                number: u32::from(number & !FLAGS),
                 count: u32::from_le_bytes(*count.first_chunk::<4>()?),
-                by: match (number & GUARDED, number & UNREADABLE) {
-                    (0, 0) => DeniedBy::Filter,
-                    (0, _) => DeniedBy::UnreadableProgram,
-                    _ => DeniedBy::NameGuard,
-                },
+                by: by(number),
             })
         })
         .collect()

@@ -150,7 +150,12 @@ fn denials_are_listed_with_the_grant_or_that_no_grant_exists() {
     let mut call = ran(Outcome::Exited { code: 1 });
     call.denials = vec![
         DenialReport { syscall: "ptrace".to_owned(), count: 3, grant: None, reason: None },
-        DenialReport { syscall: "mount".to_owned(), count: 1, grant: None, reason: Some("why") },
+        DenialReport {
+            syscall: "mount".to_owned(),
+            count: 1,
+            grant: None,
+            reason: Some("why".to_owned()),
+        },
         DenialReport {
             syscall: "socket".to_owned(),
             count: DENIALS_COUNTED,

@@ -182,7 +182,7 @@ pub struct DeniedCall {
 }
 
 /// The layer that denied a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeniedBy {
     /// The profile's list, or the floor.
     Filter,
@@ -190,6 +190,11 @@ pub enum DeniedBy {
     NameGuard,
     /// The caller's file is unreadable by its mode, so that init could not read the arguments.
     UnreadableProgram,
+    /// The same guard: all names would have made a repository. `half_made` is a directory of the cell
+    /// that was to be one and is still there.
+    RepositoryGuard { half_made: Option<String> },
+    /// The same guard: all names would have changed the configuration of a repository.
+    ConfigurationGuard,
 }
 
 /// Denied calls are counted up to this number in one cell; then the count means "at least".

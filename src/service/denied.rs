@@ -23,6 +23,9 @@ const NOT_ON_FILES: &str = "only directories get the set-group-id bit: a program
 const SOCKET: [&str; 1] = ["socket"];
 const NO_DATAGRAMS: &str = "a datagram socket of unix could send to sockets of the host by their \
     paths, since a directory is granted; pairs of them and stream sockets work";
+/// Ways to work with repositories without a grant.
+const WITHOUT_A_GRANT: &str =
+    "in /tmp (git: config --global lasts as long as the session; clone to /tmp and push back)";
 
 /// A system call that was refused, with the grant that would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -34,19 +37,29 @@ pub struct DenialReport {
     /// What an operator can grant; absent when nothing grants it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
-    /// Why nothing grants it, where that does not follow from the call; also in [`Self::note`].
+    /// Why nothing grants it, or what works without a grant; also in [`Self::note`].
     #[serde(skip)]
     #[schemars(skip)]
-    pub reason: Option<&'static str>,
+    pub reason: Option<String>,
 }
 
 impl DenialReport {
     /// Describes a call that a cell of this profile refused.
     pub fn of(denied: &DeniedCall, profile: &Profile) -> Self {
+        let reason = match denied.by {
+            DeniedBy::UnreadableProgram => Some(UNREADABLE.to_owned()),
+            DeniedBy::NameGuard if is_of(denied.number, &MODES) => Some(NOT_ON_FILES.to_owned()),
+            DeniedBy::NameGuard if is_of(denied.number, &SOCKET) => Some(NO_DATAGRAMS.to_owned()),
+            DeniedBy::ConfigurationGuard => Some(format!(
+                "git remote add, git config and the like work in a clone {WITHOUT_A_GRANT}"
+            )),
+            DeniedBy::Filter | DeniedBy::NameGuard | DeniedBy::RepositoryGuard { .. } => None,
+        };
         Self {
             syscall: calls::name(denied.number),
             count: denied.count,
-            grant: match denied.by {
+            reason,
+            grant: match &denied.by {
                 DeniedBy::Filter => floor::grant_for(denied.number, profile).grant(),
                 // A connection to a host socket in a granted directory, or a watch on a file
                 // outside of the cell.
@@ -56,20 +69,16 @@ impl DenialReport {
                 DeniedBy::NameGuard if is_of(denied.number, &MODES) => None,
                 DeniedBy::NameGuard if is_of(denied.number, &SOCKET) => None,
                 DeniedBy::NameGuard => Some(LIFTS_THE_GUARD.to_owned()),
-                DeniedBy::UnreadableProgram => None,
-            },
-            reason: match denied.by {
-                DeniedBy::UnreadableProgram => Some(UNREADABLE),
-                DeniedBy::NameGuard if is_of(denied.number, &MODES) => Some(NOT_ON_FILES),
-                DeniedBy::NameGuard if is_of(denied.number, &SOCKET) => Some(NO_DATAGRAMS),
-                DeniedBy::Filter | DeniedBy::NameGuard => None,
+                DeniedBy::RepositoryGuard { half_made } => Some(lifts_for_repositories(half_made)),
+                // The configuration of an existing repository is read-only in every grant.
+                DeniedBy::ConfigurationGuard | DeniedBy::UnreadableProgram => None,
             },
         }
     }
 
     /// Returns the reason as a remark, for the fields of a reply.
     pub fn note(&self) -> Option<String> {
-        self.reason.map(|reason| format!("{} was denied: {reason}", self.syscall))
+        self.reason.as_ref().map(|reason| format!("{} was denied: {reason}", self.syscall))
     }
 
     /// Formats it as a line for a model.
@@ -79,13 +88,28 @@ impl DenialReport {
             count if count >= DENIALS_COUNTED => format!("≥ {count} times"),
             count => format!("{count} times"),
         };
-        let grant = match (&self.grant, self.reason) {
+        let grant = match (&self.grant, &self.reason) {
             (Some(grant), _) => format!("the operator can grant it: {grant}"),
             (None, Some(reason)) => format!("nothing grants it: {reason}"),
             (None, None) => "nothing grants it".to_owned(),
         };
         format!("[denied: system call {}, {times}; {grant}]", self.syscall)
     }
+}
+
+/// Returns the grant that lets cells make repositories in a granted directory, the way without it, and
+/// the directory that a program left without one.
+fn lifts_for_repositories(half_made: &Option<String>) -> String {
+    let mut text = format!(
+        "--unguarded, since the host's git obeys a repository that is made there; git init, git clone, \
+         git submodule add, cargo new, uv init and npm create work {WITHOUT_A_GRANT}"
+    );
+    if let Some(path) = half_made {
+        // A cell chose the names in the path: no character of theirs can end the quotes.
+        let path = path.escape_default().to_string().replace('`', "\\u{60}");
+        text.push_str(&format!("; `{path}` is left without one, perhaps half-made"));
+    }
+    text
 }
 
 fn is_of(number: u32, calls: &[&str]) -> bool {

@@ -13,6 +13,7 @@ mod nested;
 mod parts;
 mod raced;
 mod recreated_names;
+mod repositories;
 #[path = "../sessions/server.rs"]
 #[allow(
     dead_code,
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             ("caches", caches::CLAIMS),
             ("names", names::CLAIMS),
             ("recreated_names", recreated_names::CLAIMS),
+            ("repositories", repositories::CLAIMS),
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),

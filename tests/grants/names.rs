@@ -546,7 +546,7 @@ fn reported(caller: &Caller) -> Check {
         ]),
     )?;
     // `run` prints a possible reason only for a command that failed.
-    let failed = caller.run(&["--rw", &path], &["mkdir", "/workspace/.git"])?;
+    let failed = caller.run(&["--rw", &path], &["mkdir", "/workspace/.idea"])?;
     let line = format!(
         "cofferdam: denied: system call {call}, once; the operator can grant it: {grant}\n"
     );

@@ -69,13 +69,14 @@ impl Init<'_> {
         FromInit::Ended(PayloadEnd { status, over_limit, counts })
     }
 
-    /// Sends a message followed by the denied calls and the hosts that were not reached.
+    /// Sends a message followed by the denied calls, the half-made repository and the hosts that were not
+    /// reached.
     pub(super) fn send(&self, message: FromInit) -> Result<()> {
         self.send_with(message, None)
     }
 
-    /// Sends a message followed by the denied calls, the hosts that were not reached, and the changes
-    /// in the workspace. One packet wakes the supervisor once.
+    /// Sends a message followed by the denied calls, the half-made repository, the hosts that were not
+    /// reached, and the changes in the workspace. One packet wakes the supervisor once.
     fn send_with(&self, message: FromInit, changed: Option<&FilesChanged>) -> Result<()> {
         let mut packet = self.packet(message)?;
         if let Some(changed) = changed {
@@ -104,6 +105,9 @@ impl Init<'_> {
             packet.extend(number.to_le_bytes());
             packet.extend(count.to_le_bytes());
         }
+        let half_made = self.mediator.half_made();
+        packet.extend(u16::try_from(half_made.len()).map_err(|_| Errno::EMSGSIZE)?.to_le_bytes());
+        packet.extend(half_made);
         postcard::to_extend(&self.unreached(), packet).map_err(|_| Errno::EMSGSIZE)
     }
 }

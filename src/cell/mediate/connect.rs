@@ -13,6 +13,7 @@ use super::caller::TargetCall;
 use super::connecting::Connecting;
 use super::guard::NameGuard;
 use super::paths::{FoundFile, LastLink, Spot, TargetThread, Text};
+use super::refusals::GuardedName;
 use super::response::{CallError, Response, Retry};
 use sys::lookup::{self, Follow};
 use sys::{Result, process, socket};
@@ -89,7 +90,7 @@ fn check_socket(
     }
     if !name_guard.is_private(&spot.parent)? {
         return Err(match spot.kind()? {
-            Some(SFlag::S_IFSOCK) => CallError::Guarded,
+            Some(SFlag::S_IFSOCK) => CallError::Guarded(GuardedName::Other),
             Some(_) => CallError::Errno(Errno::ECONNREFUSED),
             None => CallError::Errno(Errno::ENOENT),
         });
@@ -131,7 +132,7 @@ pub(super) fn bound(
             Some(_) => CallError::Errno(Errno::EADDRINUSE),
             // With a trailing slash it would be a directory.
             None if no_file => CallError::Errno(Errno::ENOENT),
-            None => CallError::Guarded,
+            None => CallError::Guarded(GuardedName::Other),
         });
     }
     let from = target.start_of(path)?;

@@ -44,6 +44,14 @@ pub struct NameGuard<'a> {
     workspace: u64,
 }
 
+/// What a guarded name would have made or changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RefusalReason {
+    Repository,
+    Configuration,
+    Other,
+}
+
 impl<'a> NameGuard<'a> {
     pub fn new(guard: &'a Mediation, proc: OwnedFd) -> Result<Self> {
         let mut private = [0; MAX_PRIVATE];
@@ -131,6 +139,29 @@ impl<'a> NameGuard<'a> {
                 Ok(self.directory_class(&spot.parent, Depth::of_path(directory))?.refuses(kind))
             }
         }
+    }
+
+    /// Returns what a guarded name would have made or changed.
+    pub(crate) fn reason(&self, spot: &Spot) -> Result<RefusalReason> {
+        if names::may_be(spot.name(), names::GIT) {
+            return Ok(RefusalReason::Repository);
+        }
+        let mut buffer = [0; 4096];
+        let depth = Depth::of_path(self.path(&spot.parent, &mut buffer)?);
+        let class = self.directory_class(&spot.parent, depth)?;
+        Ok(match (NameClass::classify(spot.name()), class) {
+            (NameClass::Part, DirectoryClass::Repository)
+                if !names::may_be(spot.name(), names::HOOKS) =>
+            {
+                RefusalReason::Configuration
+            }
+            (NameClass::Head { .. }, DirectoryClass::WorkTree | DirectoryClass::Inside)
+            | (
+                NameClass::Part | NameClass::Commondir | NameClass::OldRemotes,
+                DirectoryClass::Headed | DirectoryClass::Inside,
+            ) => RefusalReason::Repository,
+            _ => RefusalReason::Other,
+        })
     }
 
     /// Returns true if this name may be given to a new directory or a file, but neither to a link

@@ -13,7 +13,7 @@ use nix::unistd::{fchdir, ftruncate, linkat, symlinkat};
 use super::Mediation;
 use super::caller::{TargetCall, Umasks};
 use super::counted::CountedFiles;
-use super::guard::NameGuard;
+use super::guard::{NameGuard, RefusalReason};
 use super::names::{self, Renames};
 use super::open::{
     NAME_FLAGS, blocked, controlling_terminal, finished, hand_over, is_tty_device, later, opened,
@@ -21,6 +21,7 @@ use super::open::{
 };
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
 use super::pending::PendingCalls;
+use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::rename::rename_file;
 use super::response::{CallError, Response};
@@ -29,12 +30,12 @@ use sys::lookup::{self, Follow};
 use sys::notify::{self, Notification};
 
 /// Result of one notification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Served {
     /// Answered with the result that the kernel would have returned.
     Answered,
     /// Refused by the guard: because of the name, or of the socket's owner.
-    Guarded,
+    Guarded(GuardedName),
     /// Failed because init cannot read the caller's memory or descriptors.
     Unreadable,
     /// Answered with ENETUNREACH: the cell has no route to the destination.
@@ -110,9 +111,9 @@ impl<'a> Handlers<'a> {
                     return Ok(Served::Unreadable);
                 }
             }
-            Err(CallError::Guarded) => {
+            Err(CallError::Guarded(name)) => {
                 notify::refuse(listener, call, Errno::EPERM)?;
-                return Ok(Served::Guarded);
+                return Ok(Served::Guarded(name));
             }
             Err(CallError::Unreachable(to)) => {
                 notify::refuse(listener, call, Errno::ENETUNREACH)?;
@@ -171,7 +172,7 @@ impl<'a> Handlers<'a> {
         if self.name_guard.is_holder(&spot)?
             || enters_cache && !self.name_guard.is_free(&spot.parent)?
         {
-            return Err(CallError::Guarded);
+            return Err(CallError::Guarded(GuardedName::Other));
         }
         caller.still_waits()?;
         symlinkat(content.as_c()?, &spot.parent, spot.last()?)?;
@@ -197,10 +198,21 @@ impl<'a> Handlers<'a> {
             // An existing name gives EEXIST, as without the guard.
             return match spot.kind()? {
                 Some(_) => Err(CallError::Errno(Errno::EEXIST)),
-                None => Err(CallError::Guarded),
+                None => Err(self.refused(spot)),
             };
         }
         Ok(spot)
+    }
+
+    /// Makes the refusal of a guarded name, with what the name would have made.
+    fn refused(&self, spot: Spot) -> CallError {
+        // Only the reply depends on the reason.
+        let reason = self.name_guard.reason(&spot).unwrap_or(RefusalReason::Other);
+        CallError::Guarded(match reason {
+            RefusalReason::Repository => GuardedName::Repository { parent: spot.parent },
+            RefusalReason::Configuration => GuardedName::Configuration,
+            RefusalReason::Other => GuardedName::Other,
+        })
     }
 
     /// Serves open(2).
@@ -229,7 +241,7 @@ impl<'a> Handlers<'a> {
         };
         if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
             return match spot.kind()? {
-                None if creates => Err(CallError::Guarded),
+                None if creates => Err(self.refused(spot)),
                 None => Err(CallError::Errno(Errno::ENOENT)),
                 Some(_) if exclusive => Err(CallError::Errno(Errno::EEXIST)),
                 Some(kind) if kind == SFlag::S_IFDIR => Err(CallError::Errno(Errno::EISDIR)),
@@ -266,7 +278,7 @@ impl<'a> Handlers<'a> {
         if writes && self.name_guard.keeps(spot)? {
             // The errno of a read-only mount takes precedence.
             opened(&self.name_guard, spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
-            return Err(CallError::Guarded);
+            return Err(CallError::Guarded(GuardedName::Other));
         }
         opened(&self.name_guard, spot, flags, 0)
     }
@@ -286,7 +298,7 @@ impl<'a> Handlers<'a> {
         }
         let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
         if writes && self.name_guard.keeps_file(&held)? {
-            return Err(CallError::Guarded);
+            return Err(CallError::Guarded(GuardedName::Other));
         }
         // Opens the file that was checked: the caller may have replaced its descriptor since.
         match self.name_guard.open_held(&held, wanted) {
@@ -321,13 +333,13 @@ impl<'a> Handlers<'a> {
         let to = self.new_name(caller, new, NameGuard::is_guarded)?;
         // The file that gets a second name may be a symbolic link.
         if self.name_guard.is_holder(&to)? {
-            return Err(CallError::Guarded);
+            return Err(CallError::Guarded(GuardedName::Other));
         }
         caller.still_waits()?;
         match source {
             // A second name would make the file writable.
             FoundFile::Spot(spot) if self.name_guard.keeps(&spot)? => {
-                return Err(CallError::Guarded);
+                return Err(CallError::Guarded(GuardedName::Other));
             }
             FoundFile::Spot(spot) => {
                 linkat(&spot.parent, spot.last()?, &to.parent, to.last()?, AtFlags::empty())?;
@@ -336,7 +348,7 @@ impl<'a> Handlers<'a> {
             FoundFile::Descriptor(number) => {
                 let held = target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
                 if self.name_guard.keeps_file(&held)? {
-                    return Err(CallError::Guarded);
+                    return Err(CallError::Guarded(GuardedName::Other));
                 }
                 // Links the file that was checked: the caller may have replaced its descriptor
                 // since.
@@ -362,8 +374,11 @@ impl<'a> Handlers<'a> {
         let to = caller.target.spot(new)?;
         let flags = RenameFlags::from_bits_retain(flags);
         let swaps = flags.contains(RenameFlags::RENAME_EXCHANGE);
-        if self.name_guard.is_guarded(&to)? || (swaps && self.name_guard.is_guarded(&from)?) {
-            return Err(CallError::Guarded);
+        if self.name_guard.is_guarded(&to)? {
+            return Err(self.refused(to));
+        }
+        if swaps && self.name_guard.is_guarded(&from)? {
+            return Err(self.refused(from));
         }
         let gets_holder =
             self.name_guard.is_holder(&to)? || (swaps && self.name_guard.is_holder(&from)?);
@@ -422,7 +437,7 @@ impl<'a> Handlers<'a> {
         let file = self.name_guard.open_held(&held, write)?;
         // The open above returns the errno of a read-only mount first.
         if self.name_guard.keeps_file(&held)? {
-            return Err(CallError::Guarded);
+            return Err(CallError::Guarded(GuardedName::Other));
         }
         if length > fstat(&file)?.st_size {
             caller.may_grow_to(length)?;

@@ -13,6 +13,7 @@ use super::caller::TargetCall;
 use super::handlers::Handlers;
 use super::names;
 use super::paths::{FoundFile, LastLink};
+use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::response::{CallError, Response};
 use sys::lookup::{self, Follow};
@@ -61,7 +62,7 @@ pub fn add_watch(
     };
     caller.still_waits()?;
     if !may_watch(handlers, &held)? {
-        return Err(CallError::Guarded);
+        return Err(CallError::Guarded(GuardedName::Other));
     }
     let mut entry = [0; 64];
     // Relative to the procfs, which is the current directory.

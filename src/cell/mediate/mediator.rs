@@ -6,14 +6,14 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::poll::PollFlags;
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 
 use super::handlers::{Handlers, Served};
 use super::refusals::Refusals;
 use super::registers::int;
 use super::{Mediation, sysinfo};
 use crate::record::{PathCall, Recorder};
-use crate::{Clocks, Design, Shared};
+use crate::{Clocks, Design, Shared, report};
 use model::profile::{calls, floor};
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
@@ -177,7 +177,7 @@ impl<'a> Mediator<'a> {
         }
         match self.handle(listener, call)? {
             Served::Answered => {}
-            Served::Guarded => self.refusals.count_guarded(call.number),
+            Served::Guarded(name) => self.refusals.count_guarded(call.number, name),
             Served::Unreadable => self.refusals.count_unreadable(call.number),
             Served::Unreachable(to) => self.refusals.count_unreachable(to),
             Served::NotMediated => {
@@ -232,6 +232,21 @@ impl<'a> Mediator<'a> {
     /// Returns the counts of refused calls.
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    /// Returns the path, inside the cell, of a directory that was to be a repository and that is
+    /// still there. It is empty if there is none, or if the directory was granted by itself.
+    pub(crate) fn half_made(&self) -> Vec<u8> {
+        let mut buffer = [0; 4096];
+        let found = self.refusals.parent().and_then(|parent| {
+            let is_there = fstat(parent).is_ok_and(|status| status.st_nlink > 0);
+            let path = self.handlers.as_ref()?.name_guard.path(parent, &mut buffer).ok()?;
+            let is_granted =
+                self.mediation?.granted.iter().any(|granted| granted.as_slice() == path);
+            let is_named = is_there && !is_granted && path.len() <= report::MAX_HALF_MADE;
+            is_named.then(|| path.to_vec())
+        });
+        found.unwrap_or_default()
     }
 
     /// Resets the counts of refused calls.

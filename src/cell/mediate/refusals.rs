@@ -1,4 +1,7 @@
-//! Counts refused calls by their number, and connections without a route by their destination.
+//! Counts refused calls by their number and connections without a route by their destination, and
+//! records what guarded names would have made.
+
+use std::os::fd::OwnedFd;
 
 use std::net::SocketAddr;
 
@@ -7,6 +10,18 @@ use model::outcome::DENIALS_COUNTED;
 
 /// Numbers that are counted separately; all higher numbers count as the last.
 const NUMBERS: usize = 512;
+
+/// What a guarded name would have made or changed.
+#[derive(Debug)]
+pub enum GuardedName {
+    /// A part of a repository that is not there yet, in this directory.
+    Repository {
+        parent: OwnedFd,
+    },
+    /// The configuration of a repository.
+    Configuration,
+    Other,
+}
 
 /// Refusals since the last report, by the number of the call.
 #[derive(Debug)]
@@ -17,6 +32,11 @@ pub(crate) struct Refusals {
     /// empty, as few programs are unreadable.
     unreadable: Vec<(u16, u32)>,
     unreachable: Vec<(SocketAddr, u32)>,
+    repositories: NumberSet,
+    configurations: NumberSet,
+    others: NumberSet,
+    /// Directory of the first repository that was refused.
+    parent: Option<OwnedFd>,
 }
 
 impl Default for Refusals {
@@ -26,6 +46,10 @@ impl Default for Refusals {
             by_name_guard: [0; NUMBERS],
             unreadable: Vec::new(),
             unreachable: Vec::new(),
+            repositories: NumberSet::default(),
+            configurations: NumberSet::default(),
+            others: NumberSet::default(),
+            parent: None,
         }
     }
 }
@@ -37,8 +61,21 @@ impl Refusals {
     }
 
     /// Counts a call that the name guard refused.
-    pub(crate) fn count_guarded(&mut self, number: u32) {
+    pub(crate) fn count_guarded(&mut self, number: u32, name: GuardedName) {
         add(&mut self.by_name_guard, number);
+        match name {
+            GuardedName::Repository { parent } => {
+                self.repositories.insert(number);
+                self.parent.get_or_insert(parent);
+            }
+            GuardedName::Configuration => self.configurations.insert(number),
+            GuardedName::Other => self.others.insert(number),
+        }
+    }
+
+    /// Returns the directory of the first repository that was refused.
+    pub(crate) fn parent(&self) -> Option<&OwnedFd> {
+        self.parent.as_ref()
     }
 
     /// Counts a call of a program whose memory init cannot read.
@@ -69,18 +106,88 @@ impl Refusals {
     /// Iterates over the counts above zero, each with the call number as in a report.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&u32, u16)> {
         let by_filter = self.by_filter.iter().zip(0_u16..);
-        let by_name_guard = self.by_name_guard.iter().zip(report::GUARDED..);
+        let guarded = (0_u16..).map(|number| number | report::GUARDED | self.reason(number));
+        let by_name_guard = self.by_name_guard.iter().zip(guarded);
         let unreadable =
             self.unreadable.iter().map(|(number, count)| (count, number | report::UNREADABLE));
         by_filter.chain(by_name_guard).chain(unreadable).filter(|(count, _)| **count > 0)
+    }
+
+    /// Returns the flag of the reason, if all names that this call was refused have the same.
+    fn reason(&self, number: u16) -> u16 {
+        let has = |set: &NumberSet| set.contains(number);
+        match (has(&self.repositories), has(&self.configurations), has(&self.others)) {
+            (true, false, false) => report::REPOSITORY,
+            (false, true, false) => report::CONFIGURATION,
+            _ => 0,
+        }
+    }
+}
+
+/// A set of call numbers below [`NUMBERS`], in bits.
+#[derive(Debug, Default)]
+struct NumberSet([u64; NUMBERS / 64]);
+
+impl NumberSet {
+    fn insert(&mut self, number: u32) {
+        let number = index(number);
+        if let Some(bits) = self.0.get_mut(number / 64) {
+            *bits |= 1 << (number % 64);
+        }
+    }
+
+    fn contains(&self, number: u16) -> bool {
+        let number = index(u32::from(number));
+        self.0.get(number / 64).is_some_and(|bits| bits & (1 << (number % 64)) != 0)
     }
 }
 
 /// Adds one to a call's count. Each count has a separate limit, so that a flood of one call cannot
 /// hide another.
 fn add(counts: &mut [u32; NUMBERS], number: u32) {
-    let number = usize::try_from(number).unwrap_or(NUMBERS);
-    if let Some(count) = counts.get_mut(number.min(NUMBERS - 1)) {
+    if let Some(count) = counts.get_mut(index(number)) {
         *count = count.saturating_add(1).min(DENIALS_COUNTED);
+    }
+}
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(NUMBERS).min(NUMBERS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_is_reported_if_it_is_the_only_one_of_its_call() -> std::io::Result<()> {
+        let repository = |path: &str| -> std::io::Result<GuardedName> {
+            Ok(GuardedName::Repository { parent: File::open(path)?.into() })
+        };
+        let mut refusals = Refusals::default();
+        refusals.count(7);
+        refusals.count_guarded(1, repository("/")?);
+        refusals.count_guarded(1, repository("/proc")?);
+        refusals.count_guarded(2, GuardedName::Configuration);
+        refusals.count_guarded(3, GuardedName::Configuration);
+        refusals.count_guarded(3, GuardedName::Other);
+        refusals.count_guarded(900, repository("/")?);
+        let counted: Vec<(u32, u16)> =
+            refusals.iter().map(|(count, number)| (*count, number)).collect();
+        let guarded = report::GUARDED;
+        let expected = [
+            (1, 7),
+            (2, 1 | guarded | report::REPOSITORY),
+            (1, 2 | guarded | report::CONFIGURATION),
+            (2, 3 | guarded),
+            (1, 511 | guarded | report::REPOSITORY),
+        ];
+        assert_eq!(counted, expected);
+        let parent = refusals.parent().map(|parent| File::from(parent.try_clone()?).metadata());
+        use std::os::unix::fs::MetadataExt;
+        let inode = parent.transpose()?.map(|metadata| metadata.ino());
+        assert_eq!(inode, Some(std::fs::metadata("/")?.ino()), "the first one");
+        Ok(())
     }
 }

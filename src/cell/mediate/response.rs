@@ -7,6 +7,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::connecting::Connecting;
+use super::refusals::GuardedName;
 
 /// How init answers a call that succeeded or must wait.
 pub enum Response {
@@ -25,7 +26,7 @@ pub enum Response {
 /// Why a call failed: refused by the name guard (EPERM, counted), without a route to this destination
 /// (ENETUNREACH, counted), or with an errno of the kernel.
 pub enum CallError {
-    Guarded,
+    Guarded(GuardedName),
     Unreachable(SocketAddr),
     Errno(Errno),
 }

@@ -449,7 +449,7 @@ fn reason(failure: &Failure) -> String {
 /// Returns the name of a denied call for a log line; a denial by the name guard says so.
 fn denied_name(denied: &DeniedCall) -> String {
     let call = calls::name(denied.number);
-    match denied.by {
+    match &denied.by {
         DeniedBy::Filter => call,
         DeniedBy::NameGuard if call == "connect" => "connect to a socket of the host".to_owned(),
         DeniedBy::NameGuard if call == "inotify_add_watch" => {
@@ -457,7 +457,9 @@ fn denied_name(denied: &DeniedCall) -> String {
         }
         DeniedBy::NameGuard if call == "socket" => "socket for datagrams of unix".to_owned(),
         DeniedBy::NameGuard if call.contains("chmod") => format!("{call} with a set-group-id bit"),
-        DeniedBy::NameGuard => format!("{call} of a guarded name"),
+        DeniedBy::NameGuard | DeniedBy::RepositoryGuard { .. } | DeniedBy::ConfigurationGuard => {
+            format!("{call} of a guarded name")
+        }
         DeniedBy::UnreadableProgram => format!("{call} of an unreadable program"),
     }
 }
