@@ -353,7 +353,7 @@ pub const UNREADABLE: u16 = 0x1000;
 const FLAGS: u16 = GUARDED | REPOSITORY | CONFIGURATION | UNREADABLE;
 
 /// Maximum bytes of the path of a half-made repository.
-pub const MAX_HALF_MADE: usize = 1024;
+pub(crate) const MAX_HALF_MADE: usize = 1024;
 
 /// Bytes of one denied call in a packet.
 const DENIED_BYTES: usize = 6;

@@ -235,7 +235,7 @@ impl<'a> Mediator<'a> {
     }
 
     /// Returns the path, inside the cell, of a directory that was to be a repository and that is
-    /// still there. It is empty if there is none, or if the directory was granted by itself.
+    /// still there. Empty without such a directory, and if it was granted by itself.
     pub(crate) fn half_made(&self) -> Vec<u8> {
         let mut buffer = [0; 4096];
         let found = self.refusals.parent().and_then(|parent| {
