@@ -4,8 +4,6 @@
 //! `/dev/shm`, `/workspace`, and `/proc`, which the module `proc` mounts.
 
 use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
@@ -112,10 +110,9 @@ pub fn tmpfs(profile: &Profile) -> Vec<Tmpfs> {
 }
 
 impl WorkspaceMounts {
-    /// Returns the mounts of cells with the paths `granted`, which include those of `by_slot`.
-    pub fn new(profile: &Profile, granted: &[PathBuf], by_slot: Vec<CString>) -> Self {
-        let is_granted =
-            granted.iter().any(|path| path.as_os_str().as_bytes() == WORKSPACE.to_bytes());
+    /// Returns the mounts of cells: those of `by_slot`, and a private workspace if no directory is
+    /// granted as the workspace.
+    pub fn new(profile: &Profile, is_granted: bool, by_slot: Vec<CString>) -> Self {
         let has_private = profile.workspace && !is_granted;
         Self { private: has_private.then(|| workspace(profile, super::ids::AGENT)), by_slot }
     }

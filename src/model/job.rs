@@ -28,6 +28,9 @@ pub enum Access {
     ReadWrite,
     /// Existing files that programs of the host act on are read-only; any name can be created.
     Unguarded,
+    /// As `ReadWrite`, for a repository's directory that lies outside of the workspace: names in it
+    /// are judged as those in `.git`.
+    Repository,
     /// A directory for cells only: no program of the host acts on files in it.
     Cache,
 }

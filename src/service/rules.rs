@@ -73,7 +73,7 @@ fn workspace_text(granted: Option<Access>) -> &'static str {
     match granted {
         None => PRIVATE_WORKSPACE,
         Some(Access::ReadOnly) => "/workspace is a directory of the host, read-only",
-        Some(Access::ReadWrite) => {
+        Some(Access::ReadWrite | Access::Repository) => {
             "/workspace is a directory of the host; changes are kept; names that the host \
              obeys (.git, .envrc, .vscode, .idea, .claude, .mcp.json) cannot be made there: \
              make new repositories in /tmp"

@@ -31,6 +31,8 @@ pub struct NameGuard<'a> {
     named: &'a [(Vec<u8>, Vec<u8>)],
     /// Additional names that the operator guards.
     also: &'a [Vec<u8>],
+    /// Granted directories that are those of repositories.
+    repositories: &'a [Vec<u8>],
     /// A procfs of the cell's pid namespace that is mounted nowhere.
     pub proc: OwnedFd,
     /// Device numbers of the private filesystems; unused entries are 0, which no file has.
@@ -67,6 +69,7 @@ impl<'a> NameGuard<'a> {
         Ok(Self {
             named: &guard.named,
             also: &guard.also,
+            repositories: &guard.repositories,
             proc,
             private,
             exclusive,
@@ -136,7 +139,7 @@ impl<'a> NameGuard<'a> {
             | NameClass::Attributes
             | NameClass::OldRemotes
             | NameClass::Info => {
-                Ok(self.directory_class(&spot.parent, Depth::of_path(directory))?.refuses(kind))
+                Ok(self.directory_class(&spot.parent, self.depth_of(directory))?.refuses(kind))
             }
         }
     }
@@ -147,7 +150,7 @@ impl<'a> NameGuard<'a> {
             return Ok(RefusalReason::Repository);
         }
         let mut buffer = [0; 4096];
-        let depth = Depth::of_path(self.path(&spot.parent, &mut buffer)?);
+        let depth = self.depth_of(self.path(&spot.parent, &mut buffer)?);
         let class = self.directory_class(&spot.parent, depth)?;
         Ok(match (NameClass::classify(spot.name()), class) {
             (NameClass::Part, DirectoryClass::Repository)
@@ -225,6 +228,7 @@ impl<'a> NameGuard<'a> {
         let within = names::has_obeyed(directory)
             || names::parts(directory).any(|part| names::is_one_of(self.also, part))
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
+            || self.below_repository(directory).is_some_and(is_obeyed_in_repository)
             || is_of_repository(&spot.parent, directory)?;
         Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))
     }
@@ -256,7 +260,24 @@ impl<'a> NameGuard<'a> {
     }
 
     fn depth(&self, directory: &OwnedFd) -> Result<Depth> {
-        self.path(directory, &mut [0; 4096]).map(Depth::of_path)
+        self.path(directory, &mut [0; 4096]).map(|path| self.depth_of(path))
+    }
+
+    /// Returns the depth of a directory. One that was granted as a repository's is the top of it.
+    fn depth_of(&self, path: &[u8]) -> Depth {
+        match self.below_repository(path) {
+            Some(below) => names::parts(below).fold(Depth::Top, Depth::below),
+            None => Depth::of_path(path),
+        }
+    }
+
+    /// Returns the rest of a path that lies in a granted repository.
+    fn below_repository<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        let below = |repository: &Vec<u8>| {
+            let rest = path.strip_prefix(repository.as_slice())?;
+            (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+        };
+        self.repositories.iter().find_map(below)
     }
 
     /// Returns init's thread, as the procfs shows it.
@@ -296,6 +317,13 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
         Err(Errno::ENOENT) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// Returns true if a path below a repository's directory is that of hooks or remotes, or lies in it.
+fn is_obeyed_in_repository(path: &[u8]) -> bool {
+    let words = ["hooks"].into_iter().chain(names::OLD_REMOTES);
+    let first = names::parts(path).next();
+    first.is_some_and(|first| words.into_iter().any(|word| names::may_be(first, word)))
 }
 
 /// Returns true if a directory is, or lies below, a repository's directory for hooks or remotes. A

@@ -68,6 +68,8 @@ pub struct Mediation {
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
     /// Names that the operator guards, anywhere in a grant.
     pub also: Vec<Vec<u8>>,
+    /// Granted directories that are those of repositories, whatever their names.
+    pub repositories: Vec<Vec<u8>>,
     /// Private filesystems of the cell, where any name may be made.
     pub private: Vec<CString>,
     /// The mount of the workspace's cache, where any name may be made too. Sockets in it cannot be
@@ -94,6 +96,8 @@ pub struct GuardedNames<'a> {
     pub named: &'a [PathBuf],
     /// Names that the operator guards.
     pub also: &'a [Vec<u8>],
+    /// Granted directories that are those of repositories.
+    pub repositories: &'a [PathBuf],
 }
 
 /// Private filesystems of a cell, and the granted paths of the host.
@@ -122,6 +126,7 @@ impl Mediation {
             Some((path.parent()?.as_os_str().as_bytes().to_owned(), name))
         };
         let named = names.map_or(&[][..], |names| names.named);
+        let repositories = names.map_or(&[][..], |names| names.repositories);
         // Without guarded names the cache is irrelevant, and init may not read mount ids.
         let cache = belongings.cache.filter(|_| names.is_some());
         let probe = names.map(|names| super::c_path(&names.directory.join(".git:probe")));
@@ -134,6 +139,7 @@ impl Mediation {
             calls,
             named: named.iter().filter_map(split).collect(),
             also: names.map_or_else(Vec::new, |names| names.also.to_vec()),
+            repositories: repositories.iter().map(path).collect(),
             private: belongings.private,
             cache: cache.map(super::c_path).transpose()?,
             sockets: belongings.sockets,

@@ -155,7 +155,7 @@ impl WorkspaceCache {
 /// Returns true if a grant with guarded names contains the caches, or lies in them: names in the cache are not guarded.
 fn is_shared(mount: &MountRequest, caches: &Path) -> bool {
     let host = mount.host.canonicalize();
-    mount.access == Access::ReadWrite
+    matches!(mount.access, Access::ReadWrite | Access::Repository)
         && host.is_ok_and(|host| caches.starts_with(&host) || host.starts_with(caches))
 }
 

@@ -44,6 +44,8 @@ enum Flag {
     Rw,
     /// No flag: the cache, a directory that cofferdam made.
     Cache,
+    /// No flag: the directory of the workspace's repository.
+    Repository,
 }
 
 /// A grant that the operator asks for.
@@ -60,6 +62,7 @@ impl<'m> PathRequest<'m> {
             Access::ReadOnly => Flag::Ro,
             Access::ReadWrite | Access::Unguarded => Flag::Rw,
             Access::Cache => Flag::Cache,
+            Access::Repository => Flag::Repository,
         };
         Self { flag, mount }
     }
@@ -73,6 +76,7 @@ impl fmt::Display for PathRequest<'_> {
             Flag::Ro => "--ro",
             Flag::Rw => "--rw",
             Flag::Cache => "the cache",
+            Flag::Repository => "the repository of the workspace",
         };
         write!(to, "{flag}: `{}`", shown(&self.mount.host))
     }
@@ -121,10 +125,13 @@ pub(crate) fn grant_all(
         }
         let MountRequest { cell, access, .. } = mount.clone();
         let also = Rc::clone(&also);
-        let granted = Granted { host: grant.host, file: grant.file, cell, access, also };
+        let is_linked = false;
+        let granted = Granted { host: grant.host, file: grant.file, cell, access, also, is_linked };
         all.push(match flag {
             Flag::Workspace => tier::workspace(settings.tier, granted)?,
-            Flag::Ro | Flag::Rw | Flag::Cache => tier::granted(settings.tier, granted)?,
+            Flag::Ro | Flag::Rw | Flag::Cache | Flag::Repository => {
+                tier::granted(settings.tier, granted)?
+            }
         });
     }
     Ok(all)
@@ -181,7 +188,8 @@ fn resolve_all<'m>(requests: &[PathRequest<'m>]) -> Result<Vec<ResolvedGrant<'m>
     let writable: Vec<FileId> = writable.map(|grant| grant.file).collect();
     for grant in &grants {
         grant.check_links(&writable)?;
-        if grant.request.flag == Flag::Cache && !grant.links.is_empty() {
+        let is_found = matches!(grant.request.flag, Flag::Cache | Flag::Repository);
+        if is_found && !grant.links.is_empty() {
             return Err(CliError::new(format!("{} leads through a link", grant.request))
                 .with_hint("remove the link"));
         }
@@ -244,7 +252,7 @@ fn check_mode(
     let can_list = is_permitted(AccessFlags::R_OK, libc::S_IRUSR);
     let can_enter = is_permitted(AccessFlags::X_OK, libc::S_IXUSR);
     let is_usable = match request.mount.access {
-        Access::ReadWrite | Access::Unguarded => can_list && can_enter,
+        Access::ReadWrite | Access::Unguarded | Access::Repository => can_list && can_enter,
         // One right is enough: to list names, or to open files whose names are known.
         Access::ReadOnly => can_list || can_enter,
         // The mode of a cache is repaired when it is opened.

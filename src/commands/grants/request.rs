@@ -206,7 +206,9 @@ fn mount(
     }
     let cell = match (cell, access) {
         (Some(cell), _) => PathBuf::from(cell),
-        (None, Access::ReadWrite | Access::Unguarded | Access::Cache) => PathBuf::from(WORKSPACE),
+        (None, Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache) => {
+            PathBuf::from(WORKSPACE)
+        }
         (None, Access::ReadOnly) => {
             let name = host.file_name().ok_or_else(|| {
                 bad("has no name").with_hint("name a path in the cell: HOST:CELL")

@@ -44,7 +44,10 @@ pub(crate) fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError>
     match (tier, granted.access) {
         (Tier::Full, _) => return Ok(granted),
         (Tier::Bare, Access::ReadOnly) => {}
-        (Tier::Bare, Access::ReadWrite | Access::Unguarded | Access::Cache) => {
+        (
+            Tier::Bare,
+            Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache,
+        ) => {
             return Err(refused("--rw: what the host obeys in a grant is guarded by mounts")
                 .with_hint("grant it with --ro; results can be printed"));
         }

@@ -197,7 +197,9 @@ fn read_with(
 ) -> Result<Project, CliError> {
     let opened = ProjectDirectory::open(directory).map(|opened| match access {
         Access::ReadOnly => opened,
-        Access::ReadWrite | Access::Unguarded | Access::Cache => opened.written_by_scripts(),
+        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
+            opened.written_by_scripts()
+        }
     });
     opened.and_then(|opened| opened.read(lists)).map_err(|error| {
         let refused = CliError::new(format!("project {}: {error}", directory.display()));
@@ -264,7 +266,9 @@ pub(in crate::commands) fn with_hooks(
     project.settings = settings;
     let project = match access {
         Access::ReadOnly => project,
-        Access::ReadWrite | Access::Unguarded | Access::Cache => project.written_by_scripts(),
+        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
+            project.written_by_scripts()
+        }
     };
     Ok(ServedProject { project, lists })
 }

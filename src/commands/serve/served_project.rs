@@ -98,7 +98,9 @@ pub(super) fn offered(
         .map_err(|error| CliError::new(format!("project {directory}: {error}")))?;
     let directory = match access {
         Access::ReadOnly => opened,
-        Access::ReadWrite | Access::Unguarded | Access::Cache => opened.written_by_scripts(),
+        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
+            opened.written_by_scripts()
+        }
     };
     let watcher = WatcherSpec { directory, lists, known: project.clone() };
     Ok((Arc::new(CurrentProject::new(project)), watcher))

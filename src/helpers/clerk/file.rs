@@ -93,9 +93,9 @@ fn c_name(name: &[u8]) -> Result<CString, Errno> {
     CString::new(name).map_err(|_| Errno::INVAL)
 }
 
-/// Opens the workspace directory.
+/// Opens the workspace directory, to which `/workspace` may be a link.
 pub fn workspace() -> Result<OpenFile, Errno> {
-    open_from(AT_FDCWD, b"/workspace", O_PATH | O_DIRECTORY)
+    open_from(AT_FDCWD, b"/workspace/.", O_PATH | O_DIRECTORY)
 }
 
 /// Opens a file by openat(2); follows no symbolic link at the end of the name and never blocks.

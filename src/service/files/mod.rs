@@ -244,11 +244,18 @@ fn hint_of_errno(errno: Errno, granted: Option<Access>) -> Option<&'static str> 
         Some(Access::ReadOnly) if errno == Errno::EROFS => {
             Some("the operator granted /workspace for reading only")
         }
-        Some(Access::ReadWrite) if is_refusal && errno != Errno::EACCES => Some(guarded),
-        Some(Access::Unguarded) if errno == Errno::EROFS || errno == Errno::EBUSY => Some(guarded),
-        Some(Access::ReadOnly | Access::ReadWrite | Access::Unguarded | Access::Cache) | None => {
-            None
+        Some(Access::ReadWrite | Access::Repository) if is_refusal && errno != Errno::EACCES => {
+            Some(guarded)
         }
+        Some(Access::Unguarded) if errno == Errno::EROFS || errno == Errno::EBUSY => Some(guarded),
+        Some(
+            Access::ReadOnly
+            | Access::ReadWrite
+            | Access::Repository
+            | Access::Unguarded
+            | Access::Cache,
+        )
+        | None => None,
     }
 }
 

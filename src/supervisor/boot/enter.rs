@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use caps::Capability;
 use nix::errno::Errno;
@@ -321,6 +322,7 @@ fn mediation(
         directory,
         named: &template.named,
         also: &template.also,
+        repositories: &template.repositories,
     });
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let mut mediated = Vec::new();
@@ -393,11 +395,13 @@ fn design(
     let HostSupport { memory, landlock_abi, recording, ids, .. } = support;
     let system = |errno: Errno| Unusable { why: errno.to_string(), missing_program: None };
     let by_slot = std::mem::take(&mut template.by_slot);
+    let is_at_workspace = |path: &PathBuf| path.as_path() == Path::new("/workspace");
+    let has_workspace = template.has_link || template.granted.iter().any(is_at_workspace);
     let plan = mounts::MountPlan {
         proc: profile.proc,
         facts: std::mem::take(&mut template.facts),
         tmpfs: mounts::tmpfs(profile),
-        workspace: mounts::WorkspaceMounts::new(profile, &template.granted, by_slot),
+        workspace: mounts::WorkspaceMounts::new(profile, has_workspace, by_slot),
         host_slot: None,
         sockets: template.sockets,
     };

@@ -208,7 +208,7 @@ impl DetachedMount {
         let source = match (access, kind) {
             (Access::ReadOnly, Kind::Directory) if !holds_stage => Source::Sealed(held),
             (Access::ReadOnly, _) => Source::Tree(read_only(&held).map_err(here)?),
-            (Access::ReadWrite | Access::Unguarded | Access::Cache, _) => {
+            (Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache, _) => {
                 let tree = clone_held(&held).map_err(here)?;
                 set_attributes(&tree, attributes(*access), Reach::Recursive).map_err(here)?;
                 Source::Tree(tree)

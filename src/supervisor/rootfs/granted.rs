@@ -23,6 +23,8 @@ pub struct Granted {
     pub access: Access,
     /// Names in it that the operator guards, in addition to those of [`cell::mediate::names`].
     pub also: Rc<[Vec<u8>]>,
+    /// True if `/workspace` in the cell is a link to [`Self::cell`].
+    pub is_linked: bool,
 }
 
 impl Granted {
@@ -32,7 +34,7 @@ impl Granted {
     /// ELOOP: the path contains a link. Otherwise the errno of openat2(2).
     pub fn now(host: PathBuf, cell: PathBuf, access: Access) -> Result<Self, Errno> {
         let file = FileId::of_file(&open_resolved(&c_path(&host)?)?)?;
-        Ok(Self { host, file, cell, access, also: Rc::default() })
+        Ok(Self { host, file, cell, access, also: Rc::default(), is_linked: false })
     }
 
     /// Opens the granted file or directory (O_PATH).
@@ -81,6 +83,6 @@ pub(crate) fn attributes(access: Access) -> u64 {
     let always = attribute::NOSUID | attribute::NODEV;
     match access {
         Access::ReadOnly => always | attribute::RDONLY,
-        Access::ReadWrite | Access::Unguarded | Access::Cache => always,
+        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => always,
     }
 }

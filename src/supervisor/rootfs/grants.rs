@@ -26,6 +26,14 @@ pub(crate) struct KeyGrant {
     pub sockets: Vec<SocketGrant>,
 }
 
+impl KeyGrant {
+    /// Returns the path in the cell to which `/workspace` is a link; `None` if it is a directory.
+    pub(crate) fn workspace_link(&self) -> Option<&Path> {
+        let linked = self.directories.iter().find(|directory| directory.granted.is_linked);
+        linked.map(|directory| directory.granted.cell.as_path())
+    }
+}
+
 /// Returns the mounts by slot of all grants, in order.
 pub(crate) fn slot_mounts(all: &[Vec<KeyGrant>]) -> impl Iterator<Item = &SlotMounts> {
     let directories = all.iter().flatten().flat_map(|grant| &grant.directories);

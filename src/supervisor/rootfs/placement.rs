@@ -100,6 +100,10 @@ pub(crate) struct PlacedGrants {
     pub cache: Option<PathBuf>,
     pub named: Vec<PathBuf>,
     pub also: Rc<[Vec<u8>]>,
+    /// Directories of repositories outside of the workspace.
+    pub repositories: Vec<PathBuf>,
+    /// True if `/workspace` is a link to one of these.
+    pub has_link: bool,
     pub notes: Vec<String>,
 }
 
@@ -156,13 +160,15 @@ impl PlacedGrants {
         self.all.push(cell.clone());
         self.notes.extend(guarded.notes(cell));
         self.has_directory |= *kind == Kind::Directory;
+        self.has_link |= granted.is_linked;
         match access {
             Access::ReadOnly => {}
-            Access::ReadWrite => {
+            Access::ReadWrite | Access::Repository => {
                 self.writable.push(cell.clone());
                 self.guarded.push(cell.clone());
                 self.also = Rc::clone(&granted.also);
                 self.named.extend(guarded.named.iter().map(|path| cell.join(path)));
+                self.repositories.extend((*access == Access::Repository).then(|| cell.clone()));
             }
             Access::Unguarded => self.writable.push(cell.clone()),
             Access::Cache => {
@@ -177,7 +183,7 @@ impl PlacedGrants {
         let PathGrant { granted, kind, guarded, .. } = grant;
         match (granted.access, kind) {
             (Access::ReadOnly | Access::Cache, _) | (_, Kind::File) => return Ok(()),
-            (Access::ReadWrite | Access::Unguarded, Kind::Directory) => {}
+            (Access::ReadWrite | Access::Unguarded | Access::Repository, Kind::Directory) => {}
         }
         // Errors name the path inside the cell, as a client must not learn the host's.
         let path_in_cell =

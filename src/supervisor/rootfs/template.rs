@@ -91,6 +91,10 @@ pub(crate) struct Template {
     pub named: Vec<PathBuf>,
     /// Names that the operator guards in these.
     pub also: Rc<[Vec<u8>]>,
+    /// Directories of repositories outside of the workspace.
+    pub repositories: Vec<PathBuf>,
+    /// True if `/workspace` is a link to a granted directory.
+    pub has_link: bool,
     /// Paths in these that are not fully guarded, with the reason.
     pub notes: Vec<String>,
 }
@@ -120,7 +124,7 @@ impl TemplateBuilder<'_> {
         let granted = granted(&grant.directories)?;
         let socket_mounts = sockets::take(&grant.sockets)?;
         enter_stage(self.cells)?;
-        skeleton(profile).during("making the root's directories")?;
+        skeleton(profile, grant.workspace_link()).during("making the root's directories")?;
         let empty = empty_directory().during("making an empty directory")?;
         let mut shown = PlacedMounts::default();
         shown
@@ -223,6 +227,8 @@ impl TemplateBuilder<'_> {
             cache,
             named,
             also,
+            repositories,
+            has_link,
             notes,
             overlays: grant_overlays,
         } = grants;
@@ -246,6 +252,8 @@ impl TemplateBuilder<'_> {
             cache,
             named,
             also,
+            repositories,
+            has_link,
             notes,
         })
     }
@@ -298,13 +306,16 @@ fn become_root() -> Result<(), TemplateError> {
     nix::unistd::chdir("/").during("entering the new root")
 }
 
-/// Makes the directories and links of every root, in addition to those of the profile.
-fn skeleton(profile: &Profile) -> std::io::Result<()> {
+/// Makes the directories and links of every root, in addition to those of the profile. If `workspace`
+/// is given, `/workspace` is a link to it.
+fn skeleton(profile: &Profile, workspace: Option<&Path>) -> std::io::Result<()> {
     for path in ["dev/shm", "etc", "mnt"] {
         directories(Path::new(path))?;
     }
-    if profile.workspace {
-        directories(Path::new("workspace"))?;
+    match workspace {
+        Some(path) if profile.workspace => symlink(path, "workspace")?,
+        None if profile.workspace => directories(Path::new("workspace"))?,
+        Some(_) | None => {}
     }
     directories(&hidden_here().join("slot"))?;
     if profile.can_hold_a_shell() {

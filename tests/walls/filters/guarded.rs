@@ -155,7 +155,7 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         let watched = sockets::take(&mut verdicts, false).expect("verdicts that the guard knows");
         Mediation::new(watched, None, Belongings::default(), Recording::Off).expect("a mediation")
     };
-    let names = Some(GuardedNames { directory, named: &[], also: &[] });
+    let names = Some(GuardedNames { directory, named: &[], also: &[], repositories: &[] });
     let making = &[CallGroup::Names][..];
     let both = &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..];
     let cells = [

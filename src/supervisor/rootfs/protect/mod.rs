@@ -39,7 +39,7 @@ use model::job::Access;
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     let writable = |access| match access {
         Access::ReadOnly | Access::Cache => false,
-        Access::ReadWrite | Access::Unguarded => true,
+        Access::ReadWrite | Access::Unguarded | Access::Repository => true,
     };
     let mut trees = Trees::default();
     let mut indices = Vec::new();

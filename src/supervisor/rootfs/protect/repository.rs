@@ -9,13 +9,15 @@ use super::tree::{GrantPath, Kind, Target, path_of};
 use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD, INFO, OLD_REMOTES};
 
 /// More parts of a repository: attributes choose which configured program processes a file,
-/// alternates name directories that git reads from, and the steps of an unfinished rebase or `git
-/// am` may be commands.
-const MORE_PARTS: [&str; 4] =
-    ["info/attributes", "objects/info/alternates", "rebase-merge", "rebase-apply"];
+/// alternates name directories that git reads from, the steps of an unfinished rebase or `git am`
+/// may be commands, and a linked worktree names its directory, by which a later start knows it.
+const MORE_PARTS: [&str; 5] =
+    ["info/attributes", "objects/info/alternates", "rebase-merge", "rebase-apply", GITDIR];
 /// Directories of the repositories of submodules, and of linked worktrees.
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";
+/// The file of a linked worktree that names the `.git` in it.
+const GITDIR: &str = "gitdir";
 /// Maximum bytes read of a file that points to a repository or to its common directory: longer than
 /// any path.
 const MAX_POINTER_BYTES: usize = 8192;
@@ -52,7 +54,7 @@ impl Scan {
         for (name, kind) in self.entries(&worktrees) {
             let worktree = worktrees.below(&name);
             // Git does not treat a directory without any of these as a worktree.
-            let signs = [COMMONDIR, HEAD, "gitdir"];
+            let signs = [COMMONDIR, HEAD, GITDIR];
             if !self.budget.spend(signs.len()) {
                 return;
             }
@@ -62,7 +64,7 @@ impl Scan {
                 continue;
             }
             self.guard_parts(&worktree);
-            let pointer = self.first_line(&host.join("gitdir"), b"");
+            let pointer = self.first_line(&host.join(GITDIR), b"");
             let top = pointer.and_then(|file| self.resolved(&host, file.parent()?));
             let tops = top.into_iter().collect();
             self.repositories.push(Repository { is_linked: true, git: host, tops });

@@ -140,7 +140,10 @@ impl Scan {
         let roots: Vec<GrantPath> = roots.collect();
         self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
         for root in &roots {
-            self.repositories_by_name(root);
+            match self.trees.is_repository(root.tree) {
+                true => self.repository(root),
+                false => self.repositories_by_name(root),
+            }
         }
         self.enclosing();
         self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);

@@ -32,6 +32,7 @@ fn granted(host: &Path) -> Result<Granted, Errno> {
         cell: "/workspace".into(),
         access: Access::ReadWrite,
         also: std::rc::Rc::default(),
+        is_linked: false,
     })
 }
 

@@ -13,6 +13,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat, fstatat};
 
 use crate::rootfs::granted::{FileId, Granted};
+use model::job::Access;
 use sys::lookup::{self, Follow};
 
 /// Maximum number of symbolic links that one lookup follows (path_resolution(7)).
@@ -67,6 +68,7 @@ struct Tree {
     host: PathBuf,
     file: FileId,
     also: Rc<[Vec<u8>]>,
+    is_repository: bool,
 }
 
 /// The granted directories that a cell may write to.
@@ -82,13 +84,19 @@ impl Trees {
         }
         let host = granted.host.clone();
         let also = Rc::clone(&granted.also);
-        self.0.push(Tree { held, host, file: granted.file, also });
+        let is_repository = granted.access == Access::Repository;
+        self.0.push(Tree { held, host, file: granted.file, also, is_repository });
         Ok(())
     }
 
     /// Returns the names that the operator guards in a granted directory.
     pub(crate) fn also(&self, tree: usize) -> Rc<[Vec<u8>]> {
         self.0.get(tree).map(|tree| Rc::clone(&tree.also)).unwrap_or_default()
+    }
+
+    /// Returns true if a granted directory is that of a repository.
+    pub(crate) fn is_repository(&self, tree: usize) -> bool {
+        self.0.get(tree).is_some_and(|tree| tree.is_repository)
     }
 
     pub(crate) fn len(&self) -> usize {
