@@ -1,15 +1,26 @@
-//! Repositories that a cell cannot make in a granted directory, and what the reply says about them.
+//! Repositories that a cell cannot make in a granted directory, and parts of one that lie outside of it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::files::CONFIG;
 use crate::server::{Server, text};
-use crate::support::{Caller, Check, Claim, Failed, Need, claim, equal, holds};
+use crate::support::{Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_refused_repository_is_reported_with_the_way_out", refused).needs(&[Need::Git]),
     claim("a_refused_configuration_is_reported_with_the_way_out", configured).needs(&[Need::Git]),
     claim("a_half_made_repository_is_named_by_every_call_that_left_it", served).needs(&[Need::Git]),
     claim("no_name_of_a_half_made_repository_forges_a_reply", forged).needs(&[Need::Git]),
+    claim("git_works_where_a_part_of_the_repository_is_elsewhere", layouts).needs(&[Need::Git]),
+    claim("no_cell_changes_what_a_later_start_or_git_obeys_elsewhere", kept).needs(&[Need::Git]),
+    claim("a_workspace_that_names_another_repository_gets_nothing_of_it", strangers)
+        .needs(&[Need::Git]),
+    claim("tools_and_sessions_work_where_the_workspace_is_a_link", linked).needs(&[Need::Git]),
+    claim("a_worktree_is_added_with_the_hosts_paths_or_refused", added).needs(&[Need::Git]),
+    claim("doctor_and_setup_report_the_part_elsewhere", reported).needs(&[Need::Git]),
 ];
 
 /// Makes a repository with one commit, as the caller.
@@ -153,4 +164,416 @@ fn forged(caller: &Caller) -> Check {
     let script = format!("cd /workspace; mkdir -p {long}; git -C {long} init -q; exit 7");
     let output = caller.run(&["--rw", &path], &["bash", "-c", &script])?;
     holds("long", &output, output.stderr.trim_end().ends_with("clone to /tmp and push back)"))
+}
+
+/// A home with repositories, where cells can have something at its path: not below /tmp.
+struct Home {
+    held: tempfile::TempDir,
+}
+
+/// Makes the repositories of a home, each with one commit.
+const MADE: &str = r#"set -e; git config --global user.email a@b; git config --global user.name n
+    git config --global protocol.file.allow always; git config --global init.defaultBranch main
+    git init -q main; mkdir -p main/sub/deep main/other main/new; echo x > main/sub/f; echo x > main/sub/deep/f
+    echo y > main/other/g; git -C main add .; git -C main commit -qm first; git -C main worktree add -q ../tree
+    mkdir apart; git init -q --separate-git-dir=apart/p.git separate; echo x > separate/f
+    git -C separate add f; git -C separate commit -qm first
+    git clone -q --shared main shared; git clone -q --bare main bare.git; git -C bare.git worktree add -q ../bared
+    git init -q super; git -C super submodule --quiet add "$PWD/main" lib; git -C super commit -qm first
+    git -C main worktree add -q ../relative
+    echo 'gitdir: ../main/.git/worktrees/relative' > relative/.git
+    echo '../../../../relative/.git' > main/.git/worktrees/relative/gitdir
+    git init -q secret; echo canary > secret/key; git -C secret add .; git -C secret commit -qm canary
+    echo made"#;
+
+impl Home {
+    fn new(caller: &Caller) -> Result<Self, Failed> {
+        let held = tempfile::Builder::new().prefix("home").tempdir_in("/var/tmp")?;
+        std::fs::set_permissions(held.path(), PermissionsExt::from_mode(0o755))?;
+        caller.own(held.path())?;
+        let home = Self { held };
+        equal("made", home.outside(caller, MADE)?.trimmed(), "made")?;
+        Ok(home)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.held.path().join(name).display().to_string()
+    }
+
+    /// Runs a script outside, in the home.
+    fn outside(&self, caller: &Caller, script: &str) -> Result<Finished, Failed> {
+        let mut command = caller.outside("/bin/bash");
+        command.args(["-c", script]).env("HOME", self.held.path()).current_dir(self.held.path());
+        Finished::run(command, patience())
+    }
+
+    /// Runs a script in a cell, with a directory of the home as the workspace.
+    fn run(
+        &self,
+        caller: &Caller,
+        workspace: &str,
+        options: &[&str],
+        script: &str,
+    ) -> Result<Finished, Failed> {
+        let flag = if options.contains(&"--ro") && options.len() == 1 { "--ro" } else { "--rw" };
+        let workspace = format!("{}:/workspace", self.at(workspace));
+        let options = options.iter().copied().filter(|option| *option != "--ro" || flag == "--rw");
+        let options: Vec<&str> = [flag, &workspace].into_iter().chain(options).collect();
+        let mut command = caller.run_command(&options, &["bash", "-c", script]);
+        command.env("HOME", self.held.path()).current_dir(self.held.path());
+        Finished::run(command, patience())
+    }
+
+    /// Both flags of a grant at its own path.
+    fn flags(&self, flag: &str, name: &str) -> [String; 2] {
+        [flag.to_owned(), format!("{0}:{0}", self.at(name))]
+    }
+}
+
+/// Where a workspace has the rest of its repository.
+struct Layout {
+    workspace: &'static str,
+    /// The part that is elsewhere.
+    part: &'static str,
+    /// The flag that is needed, if the part is not granted without one.
+    flag: Option<&'static str>,
+    /// Part of the remark on standard error.
+    remark: &'static str,
+    commits: bool,
+}
+
+const fn layout(workspace: &'static str, part: &'static str) -> Layout {
+    Layout { workspace, part, flag: None, remark: "which cells have too\n", commits: true }
+}
+
+const NOT_IN_TURN: &str = "which does not name this directory in turn: `--rw ";
+
+const LAYOUTS: [Layout; 10] = [
+    Layout {
+        remark: "which cells have too, read-only",
+        commits: false,
+        ..layout("tree/sub", "main/.git")
+    },
+    layout("tree", "main/.git"),
+    layout("relative", "main/.git"),
+    layout("bared", "bare.git"),
+    layout("super/lib", "super/.git/modules/lib"),
+    Layout { flag: Some("--rw"), remark: NOT_IN_TURN, ..layout("separate", "apart/p.git") },
+    Layout {
+        flag: Some("--ro"),
+        remark: "which cells do not have: `--ro ",
+        ..layout("shared", "main/.git/objects")
+    },
+    Layout { remark: "where `", commits: false, ..layout("main/sub", "main/.git") },
+    Layout {
+        remark: "cells have its .git, read-only",
+        commits: false,
+        ..layout("main/sub/deep", "main/.git")
+    },
+    Layout {
+        flag: Some("--ro"),
+        remark: "which has no file of it: `--ro ",
+        commits: false,
+        ..layout("main/new", "main/.git")
+    },
+];
+
+fn layouts(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    for Layout { workspace, part, flag, remark, commits } in LAYOUTS {
+        let log = "cd /workspace && git log --format=%s";
+        let flags = flag.map(|flag| home.flags(flag, part)).unwrap_or_default();
+        let flags: Vec<&str> =
+            flags.iter().map(String::as_str).filter(|flag| !flag.is_empty()).collect();
+        let alone = home.run(caller, workspace, &[], log)?;
+        holds(workspace, &alone, alone.stderr.contains(remark))?;
+        let names_flag = alone.stderr.contains(&format!("`{}` grants", flags.join(" ")));
+        equal(
+            workspace,
+            (alone.stdout.as_str(), names_flag),
+            match flag {
+                Some(_) => ("", true),
+                None => ("first\n", false),
+            },
+        )?;
+        // With a flag there is nothing left to say.
+        let output = home.run(caller, workspace, &flags, log)?;
+        equal(workspace, output.stdout.as_str(), "first\n")?;
+        holds(workspace, &output, flag.is_none() || output.stderr.is_empty())?;
+        let script = "cd /workspace && git status -s . && git diff HEAD --stat .
+            pwd -P; echo more >> f; echo x > added; git add . && git commit -qm inside && git switch -qc topic$RANDOM && git tag -f t >/dev/null &&
+            git stash list && git pack-refs --all && git gc -q; git log --format=%s | head -1";
+        let output = home.run(caller, workspace, &flags, script)?;
+        let is_shared = workspace == "shared";
+        let host = home.at(workspace);
+        let place = if is_shared { "/workspace" } else { &host };
+        let last = if commits { "inside" } else { "first" };
+        holds(workspace, &output, output.stdout.ends_with(&format!("{place}\n{last}\n")))?;
+        holds(workspace, &output, commits || output.stderr.contains("Read-only file system"))?;
+        // The host sees the commit and finds nothing to repair.
+        let check = format!(
+            "cd {host} && git log --format=%s | head -1; git fsck 2>&1 | grep -v ^dangling; git worktree prune -n -v; git status -s . | grep -v '??'"
+        );
+        let check = home.outside(caller, &check)?;
+        let changed = if commits || workspace == "main/new" { "" } else { " M f\n" };
+        equal(workspace, check.stdout.as_str(), format!("{last}\n{changed}").as_str())?;
+    }
+    // The control: without the part git finds nothing, and nothing of it is there.
+    let home = Home::new(caller)?;
+    let config = caller.directory("configuration")?;
+    caller.file("configuration/cofferdam.toml", "schema = 1\n[git]\nelsewhere = false\n")?;
+    for (workspace, part) in [("tree", "main/.git"), ("main/sub", "main/.git")] {
+        let script = format!("cd /workspace; ls {} || git log", home.at(part));
+        let mut command = caller.cofferdam(&["run", "--config"]);
+        command.arg(&config).args(["--rw", &home.at(workspace), "--", "bash", "-c", &script]);
+        command.env("HOME", home.held.path());
+        let output = Finished::run(command, patience())?;
+        holds(
+            "switched off",
+            &output,
+            output.code == 128 && output.stderr.contains("No such file"),
+        )?;
+        equal("and nothing is said", output.stderr.contains("cofferdam:"), false)?;
+    }
+    Ok(())
+}
+
+/// Ways to change what git on the host, or a later start, obeys in a repository elsewhere.
+const CHANGES: &str = r#"cd /workspace; git=$(git rev-parse --absolute-git-dir) || exit; common=$(cd "$(git rev-parse --git-common-dir)"; pwd)
+    for d in "$git" "$common"; do
+        for n in config config.lock config.worktree commondir gitdir hooks/pre-commit info/attributes objects/info/alternates remotes/o branches/o; do
+            [ "$n" = gitdir ] && [ ! -e "$d/gitdir" ] && continue
+            mkdir -p "$d/${n%/*}" 2>/dev/null; echo evil > "$d/$n" && echo "WROTE $n"; ln -s /tmp "$d/$n" && echo "LINKED $n"
+            rm -f "$d/$n" && [ "$n" != config.lock ] && [ -e "$d/$n" ] && echo "KEPT"
+        done
+        mv "$d/hooks" "$d/h" && echo MOVED hooks; rm -rf "$d/hooks"
+    done
+    echo "gitdir: /tmp" > .git && echo WROTE .git; mv .git g && echo MOVED .git; [ ! -e .git ] || { rm -f .git && echo REMOVED .git; }
+    mv "$git" "$git-away" && echo MOVED; mv "$common" "$common-away" && echo MOVED; mv "$(dirname "$git")" "$git-up" && echo MOVED
+    ln -s /etc "$common/HEAD$RANDOM" && echo fine; true"#;
+
+fn kept(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    for Layout { workspace, part, flag, commits, .. } in
+        LAYOUTS.iter().filter(|one| one.workspace != "shared")
+    {
+        let list = format!(
+            "cd {0} && ls -lR --time-style=full-iso hooks config info/attributes commondir objects/info/alternates worktrees/*/gitdir worktrees/*/commondir 2>/dev/null | sed 's/^total.*//'; \
+             cat config worktrees/*/gitdir worktrees/*/commondir 2>/dev/null; cat {1}/.git 2>/dev/null; ls -d remotes branches 2>/dev/null",
+            home.at(part),
+            home.at(workspace)
+        );
+        let before = home.outside(caller, &list)?.stdout;
+        holds(
+            "something is there",
+            &before,
+            before.contains("pre-commit.sample") && before.contains("[core]"),
+        )?;
+        let flags = flag.map(|flag| home.flags(flag, part)).unwrap_or_default();
+        let flags: Vec<&str> =
+            flags.iter().map(String::as_str).filter(|flag| !flag.is_empty()).collect();
+        let output = home.run(caller, workspace, &flags, CHANGES)?;
+        let expected = if *commits { "fine" } else { "" };
+        equal(workspace, output.trimmed(), expected)?;
+        equal(workspace, home.outside(caller, &list)?.stdout, before)?;
+        let again = home.run(caller, workspace, &flags, "cd /workspace && git log --format=%s")?;
+        equal("the next start", again.stdout.as_str(), "first\n")?;
+    }
+    // The positive control: outside each line that nothing guards does something.
+    let home = Home::new(caller)?;
+    let control = home.outside(caller, &CHANGES.replace("/workspace", "tree"))?;
+    for line in [
+        "WROTE config",
+        "WROTE hooks/pre-commit",
+        "WROTE gitdir",
+        "WROTE .git",
+        "MOVED hooks",
+        "WROTE objects/info/alternates",
+    ] {
+        holds("works outside", &control, control.stdout.contains(line))?;
+    }
+    Ok(())
+}
+
+/// Workspaces whose files name a repository that has nothing to do with them: how each is made, and the remark.
+const STRANGERS: [(&str, &str); 12] = [
+    ("echo \"gitdir: $PWD/secret/.git\" > w/.git", "does not name this directory in turn: `--rw "),
+    ("echo 'gitdir: ../secret/.git' > w/.git", "does not name this directory in turn: `--rw "),
+    ("ln -s ../secret/.git w/.git", "does not name this directory in turn: `--rw "),
+    (
+        "git -C secret worktree add -q ../spare && echo 'gitdir: ../secret/.git/worktrees/spare' > w/.git",
+        "does not name this directory in turn: `--rw ",
+    ),
+    (
+        "mkdir -p w/x secret/.git/worktrees/x && echo \"$PWD/w/.git\" > secret/.git/worktrees/x/gitdir && echo 'gitdir: ../secret/.git/worktrees/x' > w/.git",
+        "which is no repository",
+    ),
+    (
+        "mkdir -p fake/worktrees/x && echo \"$PWD/w/.git\" > fake/worktrees/x/gitdir && echo \"$PWD/secret/.git\" > fake/worktrees/x/commondir && echo 'gitdir: ../fake/worktrees/x' > w/.git",
+        "which is no repository",
+    ),
+    ("echo 'gitdir: ../secret' > w/.git", "which is no repository"),
+    ("echo 'gitdir: ../missing' > w/.git", "which is not there"),
+    ("mkfifo w/.git", "which is no"),
+    (
+        "git init -q w && echo ../../../secret/.git/objects > w/.git/objects/info/alternates",
+        "which cells do not have: `--ro ",
+    ),
+    ("git init -q w && echo ../../../secret > w/.git/objects/info/alternates", ""),
+    (
+        "mv secret/.git secret/priv && git config -f secret/priv/config core.worktree \"$PWD/w\" && echo 'gitdir: ../secret/priv' > w/.git",
+        "which is not named like a repository: `--rw ",
+    ),
+];
+
+fn strangers(caller: &Caller) -> Check {
+    let find = "ls / /var /var/tmp 2>/dev/null; find /var -name key -o -name pristine 2>/dev/null; echo searched";
+    let home = Home::new(caller)?;
+    home.outside(caller, "mv secret pristine")?;
+    for (made, remark) in STRANGERS {
+        let script = format!(
+            "rm -rf w fake spare secret; cp -r pristine secret; mkdir w; {made}; echo made"
+        );
+        equal(made, home.outside(caller, &script)?.trimmed(), "made")?;
+        let output = home.run(caller, "w", &[], find)?;
+        holds(
+            made,
+            &output,
+            output.stdout.ends_with("\nsearched\n") && !output.stdout.contains("secret"),
+        )?;
+        if made.starts_with("mkfifo") {
+            continue;
+        }
+        holds(
+            made,
+            &output,
+            output.stderr.contains(remark) && output.stderr.is_empty() == remark.is_empty(),
+        )?;
+    }
+    // The positive control: what names the workspace in turn is shown.
+    let home = Home::new(caller)?;
+    let output = home.run(caller, "tree", &[], "cat $(git rev-parse --git-common-dir)/HEAD")?;
+    equal("shown", output.trimmed(), "ref: refs/heads/main")?;
+    // The home itself, and what contains it, is no repository of a project.
+    equal("made", home.outside(caller, "git init -q . && mkdir p && echo x > p/f && git add p && git commit -qm all && echo made")?.trimmed(), "made")?;
+    let output =
+        home.run(caller, "p", &[], &format!("ls -A {} 2>/dev/null; git log", home.at("")))?;
+    holds("not the home", &output, !output.stdout.contains(".git") && output.code == 128)?;
+    if caller.uid() != 0 && nix::unistd::geteuid().is_root() {
+        // A repository of another user, and of another user's making.
+        let home = Home::new(caller)?;
+        std::os::unix::fs::chown(home.held.path().join("main/.git"), Some(0), Some(0))?;
+        let output = home.run(caller, "tree", &[], "ls -A $PWD/../main")?;
+        let remark = "which belongs to another user: `--rw ";
+        holds("another's", &output, output.code != 0 && output.stderr.contains(remark))?;
+        let output =
+            home.run(caller, "main/sub", &[], &format!("ls -A {}", home.at("main/.git")))?;
+        holds("another's above", &output, output.code != 0 && !output.stderr.contains("part of"))?;
+    }
+    Ok(())
+}
+
+fn linked(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let mut server = Server::configured(caller, CONFIG, &[], &["--workspace", &home.at("tree")])?;
+    let at = home.at("tree");
+    server.gives(
+        "pwd -P; git status -s; cd sub && git log --format=%s",
+        0,
+        &format!("{at}\nfirst\n"),
+    )?;
+    server.gives("cd /workspace/sub && git rev-parse --show-toplevel", 0, &format!("{at}\n"))?;
+    let made = serde_json::json!({ "command": "create", "path": "/workspace/by-tool", "file_text": "x\n" });
+    let answer = server.tool("edit", &made)?;
+    holds("made", &answer, Path::new(&at).join("by-tool").exists())?;
+    let answer = server.with(
+        &serde_json::json!({ "command": "cat f", "cwd": "/workspace/sub", "restart": false }),
+    )?;
+    holds("started there", &answer, text(&answer).starts_with("x\n"))?;
+    server.gives(
+        "cd /workspace && git add . && git -c user.name=n -c user.email=e commit -qm served && git log --format=%an:%s | head -1",
+        0,
+        "n:served\n",
+    )?;
+    let answer = server.bash("mkdir /workspace/.vscode; mkdir .git/x; false")?;
+    holds("guarded", &answer, text(&answer).contains("denied: system call mkdir, once"))?;
+    // A grant within the workspace moves with it.
+    let part = format!("{}:/workspace/sub", home.at("main/other"));
+    let output = home.run(
+        caller,
+        "tree",
+        &["--ro", &part],
+        "cat /workspace/sub/g; cat $PWD/sub/g; touch sub/x; git log --format=%s | tail -1",
+    )?;
+    equal("nested", output.stdout.as_str(), "y\ny\nfirst\n")?;
+    // Where cells have something else at the path, nothing is granted, and it is said.
+    let other = format!("{}:{at}", home.at("secret"));
+    let output = home.run(caller, "tree", &["--ro", &other], "pwd; git log")?;
+    holds(
+        "elsewhere",
+        &output,
+        output.stdout.as_str() == "/workspace\n" && output.stderr.contains("which they cannot"),
+    )
+}
+
+fn added(caller: &Caller) -> Check {
+    let gits: Vec<PathBuf> = ["/usr/bin/git", "/usr/local/bin/git"]
+        .map(PathBuf::from)
+        .into_iter()
+        .filter(|git| git.exists())
+        .collect();
+    for git in gits {
+        let home = Home::new(caller)?;
+        equal("made", home.outside(caller, "mkdir near; git worktree remove --force relative; rm -rf relative main/.git/worktrees/relative; echo made")?.trimmed(), "made")?;
+        let git = git.display().to_string();
+        let add = format!("cd /workspace && {git} worktree add -q {}/added", home.at("near"));
+        let [flag, near] = home.flags("--rw", "near");
+        let refused = home.run(caller, "main", &[&flag, &near], &add)?;
+        let reason = "since the host's git obeys a repository that is made there";
+        holds("refused", &refused, refused.code != 0 && refused.stderr.contains(reason))?;
+        let output = home.run(caller, "main", &[&flag, &near, "--unguarded"], &add)?;
+        equal("added", (output.code, output.stderr.as_str()), (0, ""))?;
+        let pointer = std::fs::read_to_string(home.held.path().join("near/added/.git"))?;
+        equal(
+            "from it",
+            pointer.trim(),
+            format!("gitdir: {}", home.at("main/.git/worktrees/added")).as_str(),
+        )?;
+        let back =
+            std::fs::read_to_string(home.held.path().join("main/.git/worktrees/added/gitdir"))?;
+        equal("to it", back.trim(), home.at("near/added/.git").as_str())?;
+        for host in ["/usr/bin/git", git.as_str()] {
+            let output = home.outside(caller, &format!("{host} -C main worktree prune -v; {host} -C near/added log --format=%s; ls main/.git/worktrees"))?;
+            equal(host, output.stdout.as_str(), "first\nadded\ntree\n")?;
+        }
+    }
+    Ok(())
+}
+
+fn reported(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    for (workspace, remark) in [
+        ("tree", "which cells have too"),
+        ("main/sub", "cells have its .git, read-only"),
+        ("separate", NOT_IN_TURN),
+        ("shared", "which cells do not have: `--ro "),
+    ] {
+        let mut command = caller.cofferdam(&["setup", "claude-code", "--print"]);
+        command.env("HOME", home.held.path()).current_dir(home.at(workspace));
+        let output = Finished::run(command, patience())?;
+        holds("by setup", &output, output.code == 0 && output.stdout.contains(remark))?;
+        let mut command = caller.cofferdam(&["doctor"]);
+        command.env("HOME", home.held.path()).current_dir(home.at(workspace));
+        let output = Finished::run(command, patience())?;
+        let line = output.stdout.lines().find(|line| line.contains("repository elsewhere"));
+        holds(
+            "by doctor",
+            &output,
+            line.is_some_and(|line| line.contains(remark.trim_end_matches(['`', ' ']))),
+        )?;
+    }
+    let mut command = caller.cofferdam(&["doctor"]);
+    command.env("HOME", home.held.path()).current_dir(home.at("main"));
+    let output = Finished::run(command, patience())?;
+    holds("nothing to say", &output, !output.stdout.contains("repository elsewhere"))
 }

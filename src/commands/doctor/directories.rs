@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::layer::{ProbeResult, ok, weak};
+use crate::commands::grants::repository::RepositoryElsewhere;
 use crate::commands::grants::toolchains::FoundToolchains;
 use crate::commands::settings::Settings;
 use config::profile::toolchains::ToolchainChoice;
@@ -28,6 +29,22 @@ pub(super) fn current() -> Option<ProbeResult> {
             "put in place of each link what it leads to, grant a smaller directory, or grant it \
                  read-only",
         )
+    })
+}
+
+/// Reports the part of this directory's repository that lies elsewhere, if there is one.
+pub(super) fn repository(settings: &Settings) -> Option<ProbeResult> {
+    if !settings.loaded.config.git_elsewhere.value {
+        return None;
+    }
+    let host = std::env::current_dir().ok()?.canonicalize().ok()?;
+    let remarks = RepositoryElsewhere::remarks_on(&host);
+    let text = remarks.join("; ");
+    // A flag is named where cells do not have all of it.
+    let is_whole = !text.contains("grants");
+    (!remarks.is_empty()).then(|| match is_whole {
+        true => ok(text),
+        false => weak(text).with_remedy("add the flag to `run` or `serve`, if that is meant"),
     })
 }
 

@@ -54,6 +54,7 @@ const HOST: &[LayerRow<HostProbe>] = &[
     LayerRow { name: "granted sockets", probe: |machine| host_sockets::granted(machine.settings) },
     LayerRow { name: "sockets of the host", probe: |machine| Some(host_sockets::visible(machine.settings)) },
     LayerRow { name: "this directory", probe: |_| directories::current() },
+    LayerRow { name: "repository elsewhere", probe: |machine| directories::repository(machine.settings) },
     LayerRow { name: "tool chains", probe: |machine| Some(directories::toolchains(machine.settings)) },
     LayerRow { name: "surroundings", probe: |machine| machine.platform.name().map(ok) },
 ];

@@ -22,16 +22,21 @@ const MAX_FILES: usize = 64;
 /// Maximum bytes of a file that is read; git's files have a few kilobytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Gives cells the operator's identity for commits, if a directory that they may write to is a repository.
-pub(super) fn grant(settings: &mut Settings) {
+/// Gives cells the operator's identity for commits, if a directory that they may write to is a repository. `elsewhere` is
+/// the directory that git uses for the workspace, if it lies outside.
+pub(super) fn grant(settings: &mut Settings, elsewhere: Option<&Path>) {
     if !settings.loaded.config.git_identity.value {
         return;
     }
-    let is_repository = |granted: &&Granted| {
-        granted.access != Access::ReadOnly && granted.host.join(".git").is_dir()
+    let is_writable = |granted: &&Granted| granted.access != Access::ReadOnly;
+    let granted = settings.granted.iter().flatten().filter(is_writable);
+    let git = match elsewhere
+        .filter(|git| granted.clone().any(|granted| git.starts_with(&granted.host)))
+    {
+        Some(git) => Some(git.to_owned()),
+        None => granted.map(|granted| granted.host.join(".git")).find(|git| git.is_dir()),
     };
-    let repository = settings.granted.iter().flatten().find(is_repository);
-    let Some(identity) = repository.and_then(|granted| read(&granted.host)) else { return };
+    let Some(identity) = git.and_then(read) else { return };
     for profile in settings.profiles.iter_mut().filter(|profile| profile.workspace) {
         profile.git_identity = Some(identity.clone());
         // A git that is not the distribution's has another default path.
@@ -39,12 +44,12 @@ pub(super) fn grant(settings: &mut Settings) {
     }
 }
 
-/// Returns the identity that git would use for a commit in a repository, without the repository's settings. `None` if no
+/// Returns the identity that git would use for a commit in a repository, given its directory, without the repository's settings. `None` if no
 /// file sets one, or if it depends on a condition that is not understood here: a commit with a wrong address is worse
 /// than a commit that git refuses.
-fn read(repository: &Path) -> Option<GitIdentity> {
+fn read(git: PathBuf) -> Option<GitIdentity> {
     let mut reading = Reading {
-        git: repository.join(".git"),
+        git,
         home: accounts::home(),
         identity: GitIdentity::default(),
         is_sure: true,
@@ -59,7 +64,7 @@ fn read(repository: &Path) -> Option<GitIdentity> {
 
 /// An identity as far as it was read.
 struct Reading {
-    /// The `.git` directory of the repository, which conditions match.
+    /// The directory of the repository, which conditions match.
     git: PathBuf,
     home: Option<PathBuf>,
     identity: GitIdentity,
@@ -167,15 +172,20 @@ impl Reading {
 }
 
 /// Reads a regular file. O_NONBLOCK: opening a FIFO for reading would wait for a writer.
-fn plain_file(path: &Path) -> Option<Vec<u8>> {
+pub(super) fn plain_file(path: &Path) -> Option<Vec<u8>> {
+    plain_file_of(path, MAX_FILE_BYTES)
+}
+
+/// Reads a regular file of at most `max_bytes`.
+pub(super) fn plain_file_of(path: &Path, max_bytes: u64) -> Option<Vec<u8>> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
+    if !metadata.is_file() || metadata.len() > max_bytes {
         return None;
     }
     let mut text = Vec::new();
-    file.take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
+    file.take(max_bytes).read_to_end(&mut text).ok()?;
     Some(text)
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod config_paths;
 mod git_identity;
 pub(crate) mod host_programs;
 mod lookup;
+pub(crate) mod repository;
 pub mod request;
 pub(crate) mod sockets;
 pub(crate) mod tier;
@@ -26,6 +27,7 @@ use model::job::{Access, GrantId, Workspace};
 use model::outcome::in_words;
 use model::profile::{HostPath, PATH, PathKind, Presence, SCRIPT_PROGRAMS};
 use model::receipt::Tier;
+use repository::RepositoryElsewhere;
 use request::{GrantRequest, GrantsFor};
 use supervisor::Granted;
 use toolchains::FoundToolchains;
@@ -52,7 +54,17 @@ impl GrantPlan {
     ) -> Result<Self, CliError> {
         let has_defaults = !matches!(request.cells, GrantsFor::LearningCall(_));
         // Without namespaces there are no mounts at other paths.
-        if has_defaults && settings.tier == Tier::Full {
+        let has_mounts = has_defaults && settings.tier == Tier::Full;
+        let mut elsewhere = RepositoryElsewhere::default();
+        // Scripts of a project compare their paths with `/workspace`.
+        if has_mounts && !request.has_scripts && settings.loaded.config.git_elsewhere.value {
+            elsewhere = RepositoryElsewhere::find(&mut request.mounts);
+            request.mounts.extend(elsewhere.mounts.iter().cloned());
+        }
+        for (name, value) in elsewhere.variables() {
+            request.additions.env.entry(name.to_owned()).or_insert(value);
+        }
+        if has_mounts {
             add_toolchains(&mut request, &mut settings)?;
         }
         check_profile(&request, &settings)?;
@@ -63,15 +75,20 @@ impl GrantPlan {
         let mut workspace = Workspace::Fresh;
         if !request.mounts.is_empty() {
             let is_server = request.cells == GrantsFor::Server;
-            settings.granted = vec![lookup::grant_all(&settings, &request.mounts, is_server)?];
+            let mut granted = lookup::grant_all(&settings, &request.mounts, is_server)?;
+            elsewhere.place(&mut granted)?;
+            settings.granted = vec![granted];
             workspace = Workspace::Granted(GrantId(0));
         }
         if request.has_scripts {
             add_script_sdk(&mut settings)?;
         }
         if has_defaults {
-            git_identity::grant(&mut settings);
+            git_identity::grant(&mut settings, elsewhere.git.as_deref());
             settings.grant_sockets(&request.sockets)?;
+        }
+        for remark in &elsewhere.remarks {
+            eprintln!("cofferdam: {remark}");
         }
         Ok(Self { settings, workspace })
     }

@@ -374,13 +374,13 @@ impl<'m> Taken<'m> {
 }
 
 /// Returns true if a cell can have a mount of the host at this path.
-fn is_shown(path: &Path) -> bool {
+pub(super) fn is_shown(path: &Path) -> bool {
     let reserved = ["/tmp", "/dev", "/proc", "/workspace"];
     path.is_absolute() && !reserved.iter().chain(&LINKS).any(|other| path.starts_with(other))
 }
 
 /// Returns true if one of two paths lies below the other, or both are the same.
-fn touches(first: &Path, second: &Path) -> bool {
+pub(super) fn touches(first: &Path, second: &Path) -> bool {
     second.starts_with(first) || first.starts_with(second)
 }
 

@@ -16,6 +16,7 @@ use self::clients::{Client, ClientFacts, ConfigFile};
 use self::place::{HeldPlace, HeldText};
 use super::error::{CliError, print_out};
 use super::format::plain;
+use super::grants::repository::RepositoryElsewhere;
 use super::serve::arguments;
 use super::terminal::colour::{Colour, Tone};
 use model::accounts;
@@ -62,6 +63,9 @@ struct Change {
 pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
     let home = accounts::home();
     let project = project(&typed.workspace, home.as_deref())?;
+    for remark in RepositoryElsewhere::remarks_on(Path::new(&project)) {
+        print_out(&format!("Note: {remark}\n\n"))?;
+    }
     let change = Change::plan(typed.client.facts(), &project, home.as_deref())?;
     if change.old.as_ref().is_some_and(|old| old.text == change.new) {
         print_out(&format!(

@@ -149,6 +149,11 @@ pub struct Config {
         ///
         /// Default: `true`. Example: `false`.
         git_identity "identity": FlagValue = true,
+        /// Give cells the part of the workspace's repository that lies elsewhere, if the workspace
+        /// is a linked worktree, a submodule or a subdirectory.
+        ///
+        /// Default: `true`. Example: `false`.
+        git_elsewhere "elsewhere": FlagValue = true,
     }
     /// Tool chains in your home directory that cells can read.
     toolchains {

@@ -1,0 +1,475 @@
+//! Finds the part of the workspace's repository that lies elsewhere: of a linked worktree, a submodule, a directory with
+//! `--separate-git-dir`, a shared clone, or a subdirectory.
+//!
+//! Whoever made the workspace wrote the files that name the other part, perhaps a stranger's archive. So nothing is granted
+//! because of such a file alone. The other part must be a repository by its form, belong to the same user, lie in no
+//! forbidden place and name the workspace in turn, in files that no cell can write: as a work tree, or in its index.
+//! Otherwise a remark names the flag that grants it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::git_identity::{plain_file, plain_file_of};
+use super::request::{MountRequest, WORKSPACE};
+use super::toolchains::{is_shown, touches};
+use crate::commands::error::CliError;
+use crate::commands::format::plain;
+use cell::mediate::names::{CACHES, COMMONDIR, GIT, HEAD};
+use model::accounts;
+use model::job::Access;
+use supervisor::Granted;
+use supervisor::protect::grammar;
+
+/// Maximum bytes of a file that names a path: longer than any path.
+const MAX_POINTER_BYTES: usize = 8192;
+/// Maximum bytes of an index that is read: some hundred thousand files.
+const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// Maximum directories with more objects that are reported.
+const MAX_ALTERNATES: usize = 8;
+/// Directory in a repository of its linked worktrees, and the file in each that names its `.git`.
+const WORKTREES: &str = "worktrees";
+const GITDIR: &str = "gitdir";
+
+/// The part of the workspace's repository outside of the workspace, and what follows from it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RepositoryElsewhere {
+    /// The directory that git uses for the workspace, if it lies outside.
+    pub git: Option<PathBuf>,
+    /// Grants in addition to the operator's.
+    pub mounts: Vec<MountRequest>,
+    /// True if git in a cell finds the repository only where the workspace has its path on the host, or would write a path
+    /// that only the cell has.
+    pub needs_host_path: bool,
+    /// The work tree, if the workspace is a part of it.
+    pub above: Option<PathBuf>,
+    /// Sentences for the operator.
+    pub remarks: Vec<String>,
+}
+
+/// A repository's directory, as a `.git` file names it.
+#[derive(Debug)]
+struct NamedRepository {
+    /// The directory itself; of a linked worktree, its part of it.
+    git: PathBuf,
+    /// The directory that is to be granted.
+    common: PathBuf,
+    /// True if it names the directory of the `.git` file as its work tree.
+    is_mutual: bool,
+}
+
+impl RepositoryElsewhere {
+    /// Looks at the workspace among `mounts`. Grants of the operator that are a repository's directory are guarded as one
+    /// from here on.
+    pub(crate) fn find(mounts: &mut [MountRequest]) -> Self {
+        let mut found = Self::default();
+        let workspace = mounts.iter().find(|mount| mount.cell == Path::new(WORKSPACE));
+        let Some((top, access)) =
+            workspace.and_then(|mount| Some((mount.host.canonicalize().ok()?, mount.access)))
+        else {
+            return found;
+        };
+        let home = accounts::home().and_then(|home| home.canonicalize().ok());
+        let is_forbidden = |directory: &Path| {
+            directory.parent().is_none()
+                || home.as_deref().is_some_and(|home| home.starts_with(directory))
+        };
+        let mut above = top.ancestors().take_while(|directory| !is_forbidden(directory));
+        let Some((directory, entry)) = above.find_map(|directory| {
+            let entry = directory.join(GIT);
+            entry.symlink_metadata().ok().map(|metadata| (directory.to_owned(), metadata))
+        }) else {
+            return found;
+        };
+        let asked = Asked { top: &top, access, owner: owner(&top) };
+        let git = directory.join(GIT);
+        if entry.is_symlink() || entry.is_file() {
+            found.named(&asked, &directory, mounts);
+        } else if directory != top {
+            found.enclosing(&asked, &directory, mounts);
+        } else {
+            found.alternates(&git, mounts);
+            // A worktree that is added to another grant names the workspace by its path.
+            let is_neighbour = |mount: &MountRequest| {
+                mount.access == Access::Unguarded && mount.cell == mount.host
+            };
+            found.needs_host_path = access == Access::Unguarded && mounts.iter().any(is_neighbour);
+        }
+        if found.needs_host_path && !can_have_host_path(&top, mounts) {
+            let remark = format!(
+                "the workspace has a part of its repository elsewhere, and git would find that only if cells had `{}` at \
+                 this path, which they cannot",
+                shown(&top)
+            );
+            return Self { remarks: vec![remark], ..Self::default() };
+        }
+        found
+    }
+
+    /// Returns the remarks on a workspace that is granted for writing and alone.
+    pub(crate) fn remarks_on(workspace: &Path) -> Vec<String> {
+        let mount = MountRequest {
+            host: workspace.to_owned(),
+            cell: PathBuf::from(WORKSPACE),
+            access: Access::ReadWrite,
+        };
+        Self::find(&mut [mount]).remarks
+    }
+
+    /// Follows a `.git` that is a file or a link.
+    fn named(&mut self, asked: &Asked, directory: &Path, mounts: &mut [MountRequest]) {
+        let pointer = directory.join(GIT);
+        let named = match NamedRepository::of(directory) {
+            Ok(named) => named,
+            Err(why) => return self.remarks.push(format!("`{}` {why}", shown(&pointer))),
+        };
+        let NamedRepository { git, common, is_mutual } = named;
+        if common.starts_with(asked.top) {
+            return;
+        }
+        let names = format!("`{}` names `{}`", shown(&pointer), shown(&common));
+        let is_part = directory != asked.top;
+        let is_writable = asked.access == Access::ReadWrite && !is_part;
+        let flag = if is_writable { "--rw" } else { "--ro" };
+        let by_flag = format!("`{flag} {0}:{0}` grants it", shown(&common));
+        if !self.is_granted(&common, mounts) {
+            if !asked.can_have(&[&common, &git]) {
+                return self.remarks.push(format!("{names}, which cells cannot have at this path"));
+            }
+            let is_tracked = !is_part || has_files_of(&git, asked.below(directory));
+            let refusal = asked.refusal(&[&common, &git, &pointer]);
+            let refusal = refusal.or_else(|| {
+                (!is_mutual || !is_tracked).then_some("which does not name this directory in turn")
+            });
+            if let Some(why) = refusal {
+                return self.remarks.push(format!("{names}, {why}: {by_flag}"));
+            }
+            let access = if is_writable { Access::Repository } else { Access::ReadOnly };
+            self.grant(&common, access);
+            let how = if is_writable { "" } else { ", read-only" };
+            self.remarks.push(format!("{names}, which cells have too{how}"));
+        }
+        if is_part && !self.is_granted(&pointer, mounts) {
+            self.grant(&pointer, Access::ReadOnly);
+        }
+        self.git = Some(git);
+        self.above = is_part.then(|| directory.to_owned());
+        self.needs_host_path = true;
+        self.alternates(&common, mounts);
+    }
+
+    /// Grants the `.git` of a repository that the workspace is a part of. Cells lack its other files, so that a commit of
+    /// all changes would remove these: it is read-only.
+    fn enclosing(&mut self, asked: &Asked, directory: &Path, mounts: &mut [MountRequest]) {
+        let git = directory.join(GIT);
+        if !is_repository(&git) || !asked.can_have(&[&git]) || asked.refusal(&[&git]).is_some() {
+            // Git takes no other user's either.
+            return;
+        }
+        if !self.is_granted(&git, mounts) {
+            if !has_files_of(&git, asked.below(directory)) {
+                return self.remarks.push(format!(
+                    "the workspace lies in the repository `{}`, which has no file of it: \
+                     `--ro {1}:{1}` grants its history",
+                    shown(directory),
+                    shown(&git)
+                ));
+            }
+            self.grant(&git, Access::ReadOnly);
+            self.remarks.push(format!(
+                "the workspace is a part of the repository `{0}`: cells have its .git, read-only; \
+                 where `{0}` is the workspace, they can commit",
+                shown(directory)
+            ));
+        }
+        self.git = Some(git.clone());
+        self.above = Some(directory.to_owned());
+        self.needs_host_path = true;
+        self.alternates(&git, mounts);
+    }
+
+    /// Reports directories with more objects of a repository. They do not name who uses them, so that
+    /// they are granted by a flag alone.
+    fn alternates(&mut self, git: &Path, mounts: &mut [MountRequest]) {
+        let objects = git.join("objects");
+        let Some(text) = plain_file(&objects.join("info/alternates")) else { return };
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        for line in lines.filter(|line| !line.starts_with(b"#")).take(MAX_ALTERNATES) {
+            let path = Path::new(std::ffi::OsStr::from_bytes(line));
+            let Ok(path) = objects.join(path).canonicalize() else { continue };
+            let is_whole = path.file_name().is_some_and(|name| name == "objects")
+                && path.parent().is_some_and(is_repository);
+            if !is_whole || self.is_granted(&path, mounts) {
+                continue;
+            }
+            self.remarks.push(format!(
+                "the repository of the workspace has objects in `{0}`, which cells do not have: \
+                 `--ro {0}:{0}` grants them",
+                shown(&path)
+            ));
+        }
+    }
+
+    fn grant(&mut self, path: &Path, access: Access) {
+        self.mounts.push(MountRequest { host: path.to_owned(), cell: path.to_owned(), access });
+    }
+
+    /// Returns true if cells have a path of the host at the same path. If the operator granted just this directory, for
+    /// writing, it is guarded as a repository.
+    fn is_granted(&self, path: &Path, mounts: &mut [MountRequest]) -> bool {
+        let mut is_granted = self.mounts.iter().any(|mount| path.starts_with(&mount.cell));
+        for mount in mounts.iter_mut() {
+            let is_there = path.starts_with(&mount.cell)
+                && mount.host.canonicalize().is_ok_and(|host| host == mount.cell);
+            if is_there && mount.cell == path && mount.access == Access::ReadWrite {
+                mount.access = Access::Repository;
+            }
+            is_granted |= is_there;
+        }
+        is_granted
+    }
+
+    /// Returns the variables by which git finds a repository in a directory above the workspace.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        let Some(above) = &self.above else { return Vec::new() };
+        let mut variables = vec![("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1".to_owned())];
+        // Cells of root do not own the directory that stands for the work tree: each has another id.
+        if let (true, Some(above)) = (nix::unistd::geteuid().is_root(), above.to_str()) {
+            variables.extend([
+                ("GIT_CONFIG_COUNT", "1".to_owned()),
+                ("GIT_CONFIG_KEY_0", "safe.directory".to_owned()),
+                ("GIT_CONFIG_VALUE_0", above.to_owned()),
+            ]);
+        }
+        variables
+    }
+
+    /// Makes the path on the host that of the workspace, and `/workspace` a link to it.
+    ///
+    /// # Errors
+    /// A part that was replaced since it was found.
+    pub(crate) fn place(&self, granted: &mut Vec<Granted>) -> Result<(), CliError> {
+        let is_same =
+            |mount: &MountRequest| granted.iter().any(|granted| granted.host == mount.host);
+        if let Some(replaced) = self.mounts.iter().find(|mount| !is_same(mount)) {
+            let path = shown(&replaced.host);
+            return Err(CliError::new(format!("`{path}` was replaced while it was looked up")));
+        }
+        let workspace = Path::new(WORKSPACE);
+        let Some(at) = granted.iter().position(|granted| granted.cell == workspace) else {
+            return Ok(());
+        };
+        if !self.needs_host_path {
+            return Ok(());
+        }
+        let host = granted.get(at).map(|granted| granted.host.clone()).unwrap_or_default();
+        granted.retain(|granted| granted.cell != host);
+        for granted in granted.iter_mut() {
+            if granted.cell == workspace {
+                granted.cell.clone_from(&host);
+                granted.is_linked = true;
+            } else if let Ok(below) = granted.cell.strip_prefix(workspace) {
+                granted.cell = host.join(below);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the operator asks for.
+#[derive(Debug)]
+struct Asked<'p> {
+    /// The workspace, without links.
+    top: &'p Path,
+    access: Access,
+    owner: Option<u32>,
+}
+
+impl Asked<'_> {
+    /// Returns why these paths, of which the first is granted, are not granted without a flag.
+    fn refusal(&self, paths: &[&Path]) -> Option<&'static str> {
+        let user = nix::unistd::geteuid();
+        let is_the_users = |path: &&Path| {
+            let owner = owner(path);
+            owner.is_some()
+                && owner == self.owner
+                && (user.is_root() || owner == Some(user.as_raw()))
+        };
+        if !paths.iter().all(is_the_users) {
+            return Some("which belongs to another user");
+        }
+        let granted = paths.first()?;
+        // An archive that was unpacked over other files must not make these a repository.
+        let is_usual = granted.iter().any(|name| name == GIT)
+            || [".git", ".bare"]
+                .iter()
+                .any(|end| granted.as_os_str().as_bytes().ends_with(end.as_bytes()));
+        (!is_usual).then_some("which is not named like a repository")
+    }
+
+    /// Returns true if cells can have a part, the first of these paths, at its path.
+    fn can_have(&self, paths: &[&Path]) -> bool {
+        let is_in_cache = |path: &&Path| path.iter().any(|name| name == CACHES);
+        let is_apart = |part: &&Path| is_shown(part) && !touches(part, self.top);
+        paths.first().is_some_and(is_apart) && !paths.iter().any(is_in_cache)
+    }
+
+    /// Returns the workspace's path in a directory above it.
+    fn below(&self, directory: &Path) -> &Path {
+        self.top.strip_prefix(directory).unwrap_or(Path::new(""))
+    }
+}
+
+impl NamedRepository {
+    /// Reads which repository the `.git` in `directory` names, and whether that names `directory` in turn.
+    ///
+    /// # Errors
+    /// What the `.git` does not name.
+    fn of(directory: &Path) -> Result<Self, String> {
+        let pointer = directory.join(GIT);
+        let is_link = pointer.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
+        let named = match is_link {
+            true => pointer.canonicalize().ok(),
+            false => first_line(&pointer, b"gitdir:").map(|path| directory.join(path)),
+        };
+        let named = named.ok_or("is neither a repository nor names one")?;
+        let git = named
+            .canonicalize()
+            .map_err(|_| format!("names `{}`, which is not there", shown(&named)))?;
+        let no_repository = || format!("names `{}`, which is no repository", shown(&git));
+        let above = git.parent().filter(|parent| parent.ends_with(WORKTREES));
+        let Some(common) = above.and_then(Path::parent).filter(|_| git.join(COMMONDIR).exists())
+        else {
+            let is_mutual = !is_link && work_tree(&git).as_deref() == Some(directory);
+            return match is_repository(&git) {
+                true => Ok(Self { common: git.clone(), git, is_mutual }),
+                false => Err(no_repository()),
+            };
+        };
+        let named = first_line(&git.join(COMMONDIR), b"").map(|path| git.join(path));
+        let is_common =
+            named.and_then(|named| named.canonicalize().ok()).as_deref() == Some(common);
+        if !is_common || !is_repository(common) {
+            return Err(no_repository());
+        }
+        let back = first_line(&git.join(GITDIR), b"").map(|path| git.join(path));
+        let is_mutual = back.is_some_and(|back| {
+            back.file_name().is_some_and(|name| name == GIT)
+                && back.parent().and_then(|top| top.canonicalize().ok()).as_deref()
+                    == Some(directory)
+        });
+        Ok(Self { common: common.to_owned(), git, is_mutual })
+    }
+}
+
+/// Returns the work tree that a repository's configuration names.
+fn work_tree(git: &Path) -> Option<PathBuf> {
+    let mut named = None;
+    for file in ["config", "config.worktree"] {
+        let text = plain_file(&git.join(file)).unwrap_or_default();
+        grammar::settings(&text, |setting| {
+            if (setting.section, setting.subsection, setting.key) == (b"core", None, b"worktree") {
+                named = setting.value.map(|value| git.join(std::ffi::OsStr::from_bytes(value)));
+            }
+        });
+    }
+    named?.canonicalize().ok()
+}
+
+/// Returns true if a directory has the form of a repository's (git's is_git_directory), without links.
+fn is_repository(directory: &Path) -> bool {
+    let is_directory = |name: &str| {
+        directory.join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
+    };
+    let head = directory.join(HEAD).symlink_metadata();
+    head.is_ok_and(|metadata| metadata.is_file()) && is_directory("objects") && is_directory("refs")
+}
+
+/// Returns true if the index of a repository's directory has files in a directory of the work tree.
+fn has_files_of(git: &Path, directory: &Path) -> bool {
+    let Some(text) = plain_file_of(&git.join("index"), MAX_INDEX_BYTES) else { return false };
+    let mut prefix = directory.as_os_str().as_bytes().to_vec();
+    prefix.push(b'/');
+    index_has(&text, &prefix).unwrap_or(false)
+}
+
+/// Returns true if an index has a path that begins with `prefix` (gitformat-index(5)); `None` if it has another form.
+fn index_has(index: &[u8], prefix: &[u8]) -> Option<bool> {
+    /// Bytes of an entry before its flags: times, ids, size and a SHA-1.
+    const BEFORE_FLAGS: usize = 60;
+    const EXTENDED: u16 = 0x4000;
+    let mut rest = index.strip_prefix(b"DIRC")?;
+    let mut number = || {
+        let (four, more) = rest.split_first_chunk::<4>()?;
+        rest = more;
+        Some(u32::from_be_bytes(*four))
+    };
+    let version = number()?;
+    let count = number()?;
+    let mut path = Vec::new();
+    for _ in 0..count {
+        let entry = rest;
+        let flags = rest.get(BEFORE_FLAGS..)?.split_first_chunk::<2>()?;
+        rest = flags.1;
+        if u16::from_be_bytes(*flags.0) & EXTENDED != 0 {
+            rest = rest.get(2..)?;
+        }
+        if version == 4 {
+            let kept = path.len().checked_sub(offset(&mut rest)?)?;
+            path.truncate(kept);
+        } else {
+            path.clear();
+        }
+        let length = rest.iter().position(|byte| *byte == 0)?;
+        path.extend_from_slice(rest.get(..length)?);
+        rest = rest.get(length..)?;
+        if path.starts_with(prefix) {
+            return Some(true);
+        }
+        // Older versions fill each entry up to a multiple of eight with at least one NUL.
+        let used = entry.len() - rest.len();
+        let padding = if version == 4 { 1 } else { 8 - used % 8 };
+        rest = rest.get(padding..)?;
+    }
+    matches!(version, 2..=4).then_some(false)
+}
+
+/// Reads a number in the encoding of offsets in packs.
+fn offset(rest: &mut &[u8]) -> Option<usize> {
+    let mut value = 0_usize;
+    loop {
+        let (byte, more) = rest.split_first()?;
+        *rest = more;
+        value = value.checked_mul(128)?.checked_add(usize::from(byte & 0x7f))?;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+        value = value.checked_add(1)?;
+    }
+}
+
+/// Returns true if cells can have the workspace at its path on the host: no other grant is there or around it.
+fn can_have_host_path(top: &Path, mounts: &[MountRequest]) -> bool {
+    let workspace = Path::new(WORKSPACE);
+    is_shown(top)
+        && mounts.iter().filter(|mount| !mount.cell.starts_with(workspace)).all(|mount| {
+            !top.starts_with(&mount.cell)
+                || mount.host.canonicalize().is_ok_and(|host| host == mount.cell)
+        })
+}
+
+/// Returns the path in the first line of a file, after `prefix`.
+fn first_line(file: &Path, prefix: &[u8]) -> Option<PathBuf> {
+    let text = plain_file(file).filter(|text| text.len() <= MAX_POINTER_BYTES)?;
+    let line = text.split(|byte| matches!(byte, b'\n' | b'\0')).next()?;
+    let path = line.strip_prefix(prefix)?.trim_ascii();
+    (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+}
+
+fn owner(path: &Path) -> Option<u32> {
+    path.symlink_metadata().ok().map(|metadata| metadata.uid())
+}
+
+fn shown(path: &Path) -> String {
+    plain(&path.display().to_string())
+}
