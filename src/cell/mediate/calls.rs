@@ -12,6 +12,7 @@ use syscalls::Sysno;
 use super::address::SocketArguments;
 use super::caller::TargetCall;
 use super::handlers::Handlers;
+use super::refusals::GuardedName;
 use super::registers::{in_cwd, in_directory, int, low};
 use super::response::{CallError, Response};
 use super::{connect, counted, datagrams, epoll, inotify, interfaces, set_group};
@@ -168,7 +169,7 @@ pub static TABLE: [Row; 29] = [
     row("socketpair", CallGroup::Datagram, |_, caller, &[_, kind, _, array, ..]| {
         datagrams::pair(caller, int(kind), array)
     }),
-    row("socket", CallGroup::Datagram, |_, _, _| Err(CallError::Guarded)),
+    row("socket", CallGroup::Datagram, |_, _, _| Err(CallError::Guarded(GuardedName::Other))),
     row("epoll_create", CallGroup::Epoll, |handlers, _, &[size, ..]| {
         epoll::create_sized(&handlers.instances, &handlers.name_guard, int(size))
     }),
@@ -234,8 +235,10 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
             CallGroup::Names
             | CallGroup::Bind
             | CallGroup::Connect
+            | CallGroup::Datagram
             | CallGroup::Epoll
-            | CallGroup::Inotify => None,
+            | CallGroup::Inotify
+            | CallGroup::SetGroup => None,
         };
         if let Some(take_part) = take_part {
             let has_internet = interfaces::are_answered(verdicts);

@@ -16,6 +16,7 @@ use super::caller::TargetCall;
 use super::calls::{CallGroup, MediatedCall, TABLE};
 use super::handlers::Handlers;
 use super::paths::{FoundFile, LastLink};
+use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::response::{CallError, Response};
 use model::profile::calls::number;
@@ -123,7 +124,7 @@ fn change(
     match kind(held)? {
         SFlag::S_IFDIR => {}
         SFlag::S_IFLNK => return Err(CallError::Errno(Errno::EOPNOTSUPP)),
-        _ => return Err(CallError::Guarded),
+        _ => return Err(CallError::Guarded(GuardedName::Other)),
     }
     caller.still_waits()?;
     let init = handlers.name_guard.init_thread();
