@@ -268,6 +268,33 @@ pub fn take(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) -> Result<V
     Ok(taken)
 }
 
+/// The calls that set a mode, and the position of that argument.
+const MODES: [(&str, u8); 4] = [("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)];
+const SET_ID: u64 = 0o6000;
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Returns the calls with a set-group-id bit that init answers. The filter notifies init of them
+/// already, as of every call that its verdict does not allow.
+pub fn with_set_group(verdicts: &BTreeMap<u32, Verdict>) -> Vec<MediatedCall> {
+    let rows = TABLE.iter().filter(|row| row.group == CallGroup::SetGroup);
+    let asked = rows.filter_map(|row| {
+        let number = number(row.call)?;
+        let (_, mode) = MODES.iter().find(|(call, _)| *call == row.call)?;
+        let bit = Test::low(*mode, Op::MaskedEq(SET_ID), SET_GROUP_ID);
+        match verdicts.get(&number)? {
+            // The floor's, for modes without either bit.
+            Verdict::AllowIf(_) => {
+                Some(MediatedCall { number, row, verdict: Verdict::AllowIf(vec![vec![bit]]) })
+            }
+            // Refused by the profile, or decided in a way that leaves no such call.
+            Verdict::Allow | Verdict::AllowOrProbe(..) | Verdict::Errno(_) | Verdict::Answered => {
+                None
+            }
+        }
+    });
+    asked.collect()
+}
+
 /// Refuses the calls of a group, in cells whose init cannot answer them. Without an init that makes
 /// them, the verdict on sockets refuses those of route netlink, and no size has to be guarded.
 pub fn refuse(verdicts: &mut BTreeMap<u32, Verdict>, group: CallGroup) {

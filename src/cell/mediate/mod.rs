@@ -44,7 +44,7 @@ mod refusals;
 pub mod registers;
 mod rename;
 mod response;
-pub mod set_group;
+mod set_group;
 pub mod sockets;
 mod sysinfo;
 

@@ -4,7 +4,6 @@
 //! such mode. Directories need it in repositories that a group shares. The filter cannot
 //! distinguish the two, so it asks init about modes with this bit and without the set-user-id bit.
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -13,14 +12,11 @@ use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat};
 use syscalls::Sysno;
 
 use super::caller::TargetCall;
-use super::calls::{CallGroup, MediatedCall, TABLE};
 use super::handlers::Handlers;
 use super::paths::{FoundFile, LastLink};
 use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::response::{CallError, Response};
-use model::profile::calls::number;
-use model::profile::condition::{Op, Test, Verdict};
 use sys::Result;
 use sys::lookup::{self, Follow};
 
@@ -34,35 +30,6 @@ pub(super) const CALLS: [Sysno; 7] = [
     Sysno::fchdir,
     Sysno::fchmodat,
 ];
-
-/// The calls with a mode, and the position of that argument.
-const MODES: [(&str, u8); 4] = [("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)];
-
-const SET_ID: u64 = 0o6000;
-const SET_GROUP_ID: u32 = 0o2000;
-
-/// Returns the calls with a set-group-id bit that init answers. The filter notifies init of them
-/// already, as of every call that its verdict does not allow.
-pub fn asked(verdicts: &BTreeMap<u32, Verdict>) -> Vec<MediatedCall> {
-    let rows = TABLE.iter().filter(|row| row.group == CallGroup::SetGroup);
-    let asked = rows.filter_map(|row| {
-        let number = number(row.call)?;
-        let (_, mode) = MODES.iter().find(|(call, _)| *call == row.call)?;
-        let bit = Test::low(*mode, Op::MaskedEq(SET_ID), SET_GROUP_ID);
-        match verdicts.get(&number)? {
-            // The floor's, for modes without either bit.
-            Verdict::AllowIf(_) => {
-                let verdict = Verdict::AllowIf(vec![vec![bit]]);
-                Some(MediatedCall { number, row, verdict })
-            }
-            // Refused by the profile, or decided in a way that has no such calls left.
-            Verdict::Allow | Verdict::AllowOrProbe(..) | Verdict::Errno(_) | Verdict::Answered => {
-                None
-            }
-        }
-    });
-    asked.collect()
-}
 
 /// Serves chmod(2) by a path.
 pub(super) fn by_path(

@@ -32,7 +32,7 @@ use crate::rootfs::synthetic::HOST_NAME;
 use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
 use cell::mediate::calls::{self, CallGroup};
-use cell::mediate::{Belongings, GuardedNames, Mediation, set_group, sockets};
+use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cell::network::NetworkPlan;
 use cell::seccomp::Recording;
 use cell::{
@@ -355,7 +355,7 @@ fn mediation(
         // Stay refused where init cannot look.
         (ProcKind::Outer, ProcView::None) => {}
         (ProcKind::Own, _) | (ProcKind::Outer, ProcView::Own) => {
-            mediated.extend(set_group::asked(verdicts));
+            mediated.extend(calls::with_set_group(verdicts));
         }
     }
     if mediated.is_empty() {
