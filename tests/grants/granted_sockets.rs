@@ -113,8 +113,8 @@ fn no_way(caller: &Caller) -> Check {
     equal("no grant", python(caller, &[], &script("", kinds))?.stdout.as_str(), "ok\n")
 }
 
-/// A pair of datagram sockets keeps messages apart and drops addresses, so that none reaches the
-/// host's socket at `base`. The last lines are about its descriptors.
+/// A pair of datagram sockets keeps messages apart and drops addresses: no message reaches the host's
+/// socket at `base`. The last lines are about its descriptors.
 const PAIRS: &str = r#"
 import asyncio, fcntl, resource
 path = base + "/datagrams"

@@ -174,7 +174,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
 /// parents which process made which.
 ///
 /// A request to become untraceable returns 0 without effect: init reads the arguments of the calls
-/// that it answers in the caller's memory, and could answer an untraceable process none of them.
+/// that it answers in the caller's memory, and would have to refuse them to an untraceable process.
 /// No wall depends on the flag: processes of one cell are not protected from each other in any case,
 /// no process outside of the cell but the operator's can trace them, and the limit of core files
 /// does not depend on it. PR_GET_DUMPABLE returns the true value; programs that set the flag check
@@ -401,7 +401,7 @@ fn private_or_file_mappings() -> Verdict {
     ])
 }
 
-/// Allows shmget(2) of existing segments: the kernel makes none of 0 bytes. All others are decided by
+/// Allows shmget(2) of existing segments: a new one cannot have 0 bytes. All others are decided by
 /// the cell's init, since their pages are not accounted once no process has attached them.
 fn existing_segments() -> Verdict {
     Verdict::AllowIf(vec![vec![Test::full(1, Op::Eq, 0)]])
