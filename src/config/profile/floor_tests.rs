@@ -10,7 +10,7 @@ use model::profile::condition::Verdict;
 use model::profile::floor::*;
 use model::profile::never::*;
 use model::profile::{Exec, Family, Profile};
-use model::receipt::MemoryHold;
+use model::receipt::{MemoryHold, Tier};
 
 fn shipped(name: &str) -> Profile {
     let profiles =
@@ -72,6 +72,29 @@ fn clone3_and_openat2_are_absent_in_every_profile() {
             assert_eq!(answer, Some(Verdict::Errno(libc::ENOSYS)), "{name}");
         }
     }
+}
+
+#[test]
+fn what_only_namespaces_make_harmless_stays_refused_without_them() {
+    let full = shipped("bash");
+    let bare = shipped("bash").in_tier(Tier::Bare);
+    let owner = [0, 8, 3, 0, 0, 0];
+    let allows = |profile: &Profile| {
+        let verdict = verdict("fcntl", profile, MemoryHold::BestEffort);
+        verdict.is_some_and(|verdict| verdict.allows(&owner))
+    };
+    assert_eq!((allows(&full), allows(&bare)), (true, false), "F_SETOWN");
+    let shmget = number("shmget");
+    let asked = |profile: &Profile, memory| asked_for_segments(profile, memory);
+    assert_eq!(asked(&full, MemoryHold::BestEffort), shmget);
+    assert_eq!(asked(&full, MemoryHold::CgroupV2), None, "the group counts its pages");
+    assert_eq!(asked(&bare, MemoryHold::BestEffort), None, "no IPC namespace");
+    assert_eq!(asked(&shipped("bc"), MemoryHold::BestEffort), None, "not listed");
+    assert_eq!(verdict("shmget", &bare, MemoryHold::BestEffort), None);
+    let existing = verdict("shmget", &full, MemoryHold::BestEffort);
+    let existing =
+        existing.map(|verdict| (verdict.allows(&[0; 6]), verdict.allows(&[0, 1, 0, 0, 0, 0])));
+    assert_eq!(existing, Some((true, false)), "an existing segment; a new one");
 }
 
 #[test]
