@@ -146,8 +146,12 @@ fn prepare_network(
 ) -> Result<Option<OwnedFd>, StepFailed> {
     let CellSpec { design, shared, .. } = *entry;
     let Profile { egress, families, .. } = &design.profile;
-    if egress.class.has_loopback() {
-        net::loopback_up().at(Step::Loopback)?;
+    match &design.loopback {
+        Some(loopback) => loopback.make().at(Step::Loopback)?,
+        None if egress.class.has_loopback() => {
+            net::loopback_up().at(Step::Loopback)?;
+        }
+        None => {}
     }
     // After the loopback has its address, and while this process may bind to a port below 1024.
     let is_asked = egress.class == NetworkClass::Loopback && families.contains(&Family::Inet);

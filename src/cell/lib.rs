@@ -78,6 +78,8 @@ pub struct Design {
     /// Host ids of the cells.
     pub ids: ids::CellIds,
     pub landlock: landlock::LandlockPlan,
+    /// The loopback, in cells without egress whose programs may ask for their interfaces.
+    pub loopback: Option<network::LoopbackPlan>,
     /// The link to the gateway, in cells with egress.
     pub network: Option<network::NetworkPlan>,
     /// The payload's filter.

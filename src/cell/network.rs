@@ -16,7 +16,7 @@ use nix::unistd::write;
 use super::ProcKind;
 use super::ids::AGENT;
 use sys::bpf::Instruction;
-use sys::rtnetlink::{self, RouteRequests, attribute, link};
+use sys::rtnetlink::{self, AddressScope, RouteRequests, attribute, link};
 use sys::{Result, net};
 
 /// Addresses of the gateway's resolver, for the cells' resolv.conf.
@@ -24,7 +24,9 @@ pub const RESOLVERS: [&str; 2] = ["10.0.2.3", "fd00::3"];
 
 /// Name of the cell's end of the link.
 pub const LINK: &str = "eth0";
-/// Index of the cell's end: loopback has 1, and a new namespace has no other interface.
+/// Index of `lo` in every namespace.
+const LOOPBACK: u32 = 1;
+/// Index of the cell's end: a new namespace has no other interface than `lo`.
 const NEAR: u32 = 2;
 /// Index of `out`, the end with the packet socket.
 const FAR: u32 = 3;
@@ -38,6 +40,40 @@ const UP: u32 = 1;
 const NO_ARP: u32 = 0x80;
 const INET: u8 = 2;
 const INET6: u8 = 10;
+
+/// Netlink messages that bring up the loopback of a cell without egress and with sockets of the
+/// internet, built before the clone.
+///
+/// The loopback gets a second address. The C library takes 127.0.0.1 alone for no IPv4 at all, and
+/// would resolve not even `localhost` to it where a program asks with AI_ADDRCONFIG for IPv4
+/// (getaddrinfo(3)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopbackPlan(RouteRequests);
+
+impl LoopbackPlan {
+    /// Builds the messages.
+    pub fn new() -> Self {
+        let mut requests = RouteRequests::default();
+        // First, as the kernel gives 127.0.0.1 only to a loopback without an address.
+        requests.set_link(&link(LOOPBACK, UP, UP));
+        requests.new_address(LOOPBACK, INET, 8, AddressScope::Host, &[127, 0, 1, 1]);
+        Self(requests)
+    }
+
+    /// Brings up the loopback of the caller's namespace. Needs CAP_NET_ADMIN there.
+    ///
+    /// # Errors
+    /// The errno of the first failed call.
+    pub(crate) fn make(&self) -> Result<()> {
+        self.0.send(&rtnetlink::open()?)
+    }
+}
+
+impl Default for LoopbackPlan {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// Netlink messages that make the network of a cell, built before the clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,10 +95,10 @@ impl NetworkPlan {
         // Only once both ends exist: an end without a peer cannot be set up (ENOTCONN).
         links.set_link(&link(FAR, UP, UP));
         links.set_link(&link(NEAR, UP, UP));
-        links.new_address(NEAR, INET, 24, &[10, 0, 2, 15]);
+        links.new_address(NEAR, INET, 24, AddressScope::Global, &[10, 0, 2, 15]);
         links.new_default_route(NEAR, INET, &[10, 0, 2, 2]);
         let mut inet6 = RouteRequests::default();
-        inet6.new_address(NEAR, INET6, 64, &v6(0x15));
+        inet6.new_address(NEAR, INET6, 64, AddressScope::Global, &v6(0x15));
         inet6.new_default_route(NEAR, INET6, &v6(2));
         Self { links, inet6, filter: filter() }
     }

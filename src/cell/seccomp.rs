@@ -208,23 +208,21 @@ pub fn init_filter(recording: Recording, more: &[Sysno]) -> Result<Vec<Instructi
 /// netlink, with a filter that stays, and it sets the sizes of sockets (`mediate::interfaces`).
 fn init_verdict(call: Sysno) -> Verdict {
     let is = |argument, value: i32| Test::low(argument, Op::Eq, value.cast_unsigned());
-    match call {
-        Sysno::socket => {
-            let flags = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK).cast_unsigned();
-            let kinds = [libc::SOCK_RAW, libc::SOCK_DGRAM].map(|kind| {
-                let kind = Test::besides(1, flags, kind.cast_unsigned());
-                vec![is(0, libc::AF_NETLINK), kind, is(2, libc::NETLINK_ROUTE)]
-            });
-            Verdict::AllowIf(kinds.into())
-        }
-        Sysno::setsockopt => {
-            let options =
-                [libc::SO_ATTACH_FILTER, libc::SO_LOCK_FILTER, libc::SO_SNDBUF, libc::SO_RCVBUF];
-            let any = options.map(|option| vec![is(1, libc::SOL_SOCKET), is(2, option)]);
-            Verdict::AllowIf(any.into())
-        }
-        _ => Verdict::Allow,
+    if call == Sysno::socket {
+        let flags = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK).cast_unsigned();
+        let kinds = [libc::SOCK_RAW, libc::SOCK_DGRAM].map(|kind| {
+            let kind = Test::besides(1, flags, kind.cast_unsigned());
+            vec![is(0, libc::AF_NETLINK), kind, is(2, libc::NETLINK_ROUTE)]
+        });
+        return Verdict::AllowIf(kinds.into());
     }
+    if call == Sysno::setsockopt {
+        let options =
+            [libc::SO_ATTACH_FILTER, libc::SO_LOCK_FILTER, libc::SO_SNDBUF, libc::SO_RCVBUF];
+        let any = options.map(|option| vec![is(1, libc::SOL_SOCKET), is(2, option)]);
+        return Verdict::AllowIf(any.into());
+    }
+    Verdict::Allow
 }
 
 /// Compiles verdicts; numbers without a verdict get `otherwise`.

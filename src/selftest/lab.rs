@@ -27,7 +27,7 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::wait::wait;
 use nix::unistd::pipe2;
 use sys::mount::{attach, attribute, new_filesystem, pivot_here};
-use sys::rtnetlink::{self, RouteRequests, attribute, link};
+use sys::rtnetlink::{self, AddressScope, RouteRequests, attribute, link};
 
 /// Index of the only link in each of the two namespaces; loopback has 1.
 const LINK: u32 = 2;
@@ -247,7 +247,7 @@ fn add_addresses(addresses: &[(Ipv4Addr, u8)]) -> io::Result<()> {
     let mut requests = RouteRequests::default();
     requests.set_link(&link(LINK, UP, UP));
     for (address, bits) in addresses {
-        requests.new_address(LINK, INET, *bits, &address.octets());
+        requests.new_address(LINK, INET, *bits, AddressScope::Global, &address.octets());
     }
     requests.send(&rtnetlink::open()?)?;
     Ok(())

@@ -30,6 +30,14 @@ pub struct RouteRequests {
     count: usize,
 }
 
+/// Where an address is valid (rtnetlink(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressScope {
+    Global,
+    /// Only within the host, as the addresses of the loopback.
+    Host,
+}
+
 /// Opens a socket for requests in the caller's network namespace.
 ///
 /// # Errors
@@ -66,11 +74,22 @@ impl RouteRequests {
 
     /// Adds a request to give a link an address with a prefix of `bits`. Skips duplicate address
     /// detection: no other host is on the link.
-    pub fn new_address(&mut self, index: u32, family: u8, bits: u8, address: &[u8]) {
+    pub fn new_address(
+        &mut self,
+        index: u32,
+        family: u8,
+        bits: u8,
+        scope: AddressScope,
+        address: &[u8],
+    ) {
         const ADDRESS: u16 = 1;
         const LOCAL: u16 = 2;
         const NO_DETECTION: u8 = 2;
-        let mut body = vec![family, bits, NO_DETECTION, 0];
+        let scope = match scope {
+            AddressScope::Global => 0,
+            AddressScope::Host => 254,
+        };
+        let mut body = vec![family, bits, NO_DETECTION, scope];
         body.extend(index.to_ne_bytes());
         attribute(&mut body, LOCAL, address);
         attribute(&mut body, ADDRESS, address);
@@ -152,7 +171,7 @@ mod tests {
         attribute(&mut body, 3, b"eth0\0");
         requests.new_link(&body);
         requests.set_link(&link(2, 1, 1));
-        requests.new_address(2, 2, 24, &[10, 0, 2, 15]);
+        requests.new_address(2, 2, 24, AddressScope::Host, &[10, 0, 2, 15]);
         requests.new_default_route(2, 10, &[0xfd; 16]);
         let mut at = 0;
         let mut seen = 0;

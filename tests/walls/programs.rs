@@ -55,7 +55,8 @@ fn gcc_works(caller: &Caller) -> Check {
     equal("gcc", (text(&report, "stdout"), denials(&report)), ("built\n", vec![]))
 }
 
-/// libc asks by a netlink socket which addresses there are. A name that is not in `/etc/hosts` is unknown for good: EAI_AGAIN would have programs try again.
+/// libc asks by a netlink socket which addresses there are. A name that is not in `/etc/hosts` is
+/// unknown for good: EAI_AGAIN would have programs try again.
 fn names(caller: &Caller) -> Check {
     let report = caller.json(&[], &["getent", "ahostsv4", "localhost"])?;
     holds("getent", &report, text(&report, "stdout").starts_with("127.0.0.1"))?;

@@ -161,6 +161,7 @@ fn design(
         },
         filter: seccomp::payload_filter(&verdicts, &[]).map_err(system)?,
         recorded: Vec::new(),
+        loopback: None,
         network: None,
         // renameat is the supervisor's: it renames private directories to release them.
         allowed: seccomp::allowed(&verdicts).chain([seccomp::number(Sysno::renameat)]).collect(),

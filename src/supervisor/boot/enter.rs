@@ -33,14 +33,14 @@ use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
-use cell::network::NetworkPlan;
+use cell::network::{LoopbackPlan, NetworkPlan};
 use cell::seccomp::Recording;
 use cell::{
     Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
 use model::job::Workspace;
 use model::profile::condition::Verdict;
-use model::profile::{ProcView, Profile};
+use model::profile::{Family, ProcView, Profile};
 use model::receipt::MemoryHold;
 use model::wire::{self, Event, Ready, Unable};
 use sys::lookup::Follow;
@@ -425,6 +425,7 @@ fn design(
         rules.push(landlock::terminals().map_err(system)?);
     }
     let network = network(profile, &mut allowed);
+    let loopback = loopback(profile);
     let abi = landlock_abi;
     let links = Follow::Texts;
     let class = profile.egress.class;
@@ -447,9 +448,17 @@ fn design(
         filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
         recorded,
         allowed,
+        loopback,
         network,
         mediation,
     })
+}
+
+/// Plans the loopback of a cell without egress and with sockets of the internet.
+fn loopback(profile: &Profile) -> Option<LoopbackPlan> {
+    let class = profile.egress.class;
+    let has_internet = profile.families.iter().any(|family| *family != Family::Unix);
+    (class.has_loopback() && !class.has_egress() && has_internet).then(LoopbackPlan::new)
 }
 
 /// Plans the network of a cell with egress, and allows the additional call that init needs for it.

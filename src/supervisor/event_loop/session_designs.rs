@@ -114,6 +114,7 @@ fn design_in(
         mediation: design.mediation.clone(),
         filter: design.filter.clone(),
         allowed: Vec::new(),
+        loopback: design.loopback.clone(),
         network: design.network.clone(),
         recorded: design.recorded.clone(),
     })
