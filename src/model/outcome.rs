@@ -298,6 +298,8 @@ pub struct FilesChanged {
     pub created: u32,
     pub modified: u32,
     pub deleted: u32,
+    /// Changes below a directory `.git`, which count in none of the others.
+    pub below_git: u32,
     /// True if the scan was complete: within its limits on time, entries and memory.
     pub is_whole: bool,
 }
@@ -334,7 +336,14 @@ pub enum FileKind {
 impl FilesChanged {
     /// Returns a complete scan without changes.
     pub fn none() -> Self {
-        Self { listed: Vec::new(), created: 0, modified: 0, deleted: 0, is_whole: true }
+        Self {
+            listed: Vec::new(),
+            created: 0,
+            modified: 0,
+            deleted: 0,
+            below_git: 0,
+            is_whole: true,
+        }
     }
 
     /// Returns the result when no scan was made.
@@ -344,7 +353,8 @@ impl FilesChanged {
 
     /// Returns true if there is nothing to report.
     pub fn is_nothing(&self) -> bool {
-        self.is_whole && self.created == 0 && self.modified == 0 && self.deleted == 0
+        let counts = [self.created, self.modified, self.deleted, self.below_git];
+        self.is_whole && counts == [0; 4]
     }
 }
 

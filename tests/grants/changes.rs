@@ -23,6 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_look_has_an_end_whatever_is_there", bounded).needs(&[Need::Python]),
     claim("changes_are_seen_up_to_the_longest_path", nested).needs(&[Need::Python]),
     claim("a_race_spoils_no_look", raced),
+    claim("what_git_keeps_is_counted_and_not_listed", git),
     claim("nothing_is_reported_when_switched_off", off),
 ];
 
@@ -32,6 +33,28 @@ fn changed(server: &mut Server, tool: &str, command: &str) -> Result<Value, Fail
     let fields = &answer["structuredContent"];
     equal(command, &fields["exit_code"], &json!(0))?;
     Ok(fields["files_changed"].clone())
+}
+
+fn git(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, CONFIG)?;
+    let commit =
+        "git init -q; echo a > a; git add a; git -c user.name=n -c user.email=e commit -qm m";
+    let answer = server.tool("bash", &json!({ "command": commit, "timeout": 60 }))?;
+    let fields = &answer["structuredContent"]["files_changed"];
+    let created = fields["created"].as_array().into_iter().flatten();
+    let paths: Vec<&str> = created.filter_map(|one| one["path"].as_str()).collect();
+    equal("what is listed", paths, [".git/", "a"])?;
+    let below = fields["below_git"].as_u64().unwrap_or_default();
+    holds("the rest is counted", fields, below > 10)?;
+    let line = format!("[files changed: created .git/, a, {below} below .git]");
+    let text = answer["content"].to_string();
+    holds("in the text", &text, text.contains(&line))?;
+    let hook = "echo exit > .git/hooks/pre-commit; git branch other";
+    let changes = changed(&mut server, "bash", hook)?;
+    equal("a hook", &changes["created"][0]["path"], &json!(".git/hooks/pre-commit"))?;
+    holds("and what git did", &changes, changes["below_git"].as_u64() > Some(0))?;
+    let only = changed(&mut server, "bash", "git tag t")?;
+    equal("nothing else", only.as_object().map(serde_json::Map::len), Some(1))
 }
 
 fn workflows(caller: &Caller) -> Check {

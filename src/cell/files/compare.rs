@@ -77,6 +77,20 @@ fn is_gone(root: Option<&OwnedFd>, path: &[u8]) -> bool {
     lookup::open(root, &path, flags, 0, Follow::Beneath).err() == Some(Errno::ENOENT)
 }
 
+/// Returns true for what git keeps below `.git`, which tells a reader nothing. Hooks are programs that
+/// git runs, except for the samples that it copies into each repository.
+fn is_git_internal(path: &[u8]) -> bool {
+    let mut names = path.split(|byte| *byte == b'/');
+    if names.by_ref().all(|name| name != b".git") {
+        return false;
+    }
+    match (names.next(), names.next_back()) {
+        (None, _) => false,
+        (Some(b"hooks"), Some(hook)) => hook.ends_with(b".sample"),
+        (Some(_), _) => true,
+    }
+}
+
 struct Changed {
     reported: FilesChanged,
     /// Length of the listed paths together.
@@ -85,6 +99,10 @@ struct Changed {
 
 impl Changed {
     fn add(&mut self, change: Change, path: &[u8], stamp: &Stamp) {
+        if is_git_internal(path) {
+            self.reported.below_git = self.reported.below_git.saturating_add(1);
+            return;
+        }
         let count = match change {
             Change::Created => &mut self.reported.created,
             Change::Modified => &mut self.reported.modified,
@@ -155,6 +173,29 @@ mod tests {
         assert_eq!(reported(&cut, &after), (all(&[(Change::Modified, "new")]), false));
         // An entry missing from a cut scan may still exist.
         assert_eq!(reported(&after, &cut), (Vec::new(), false));
+    }
+
+    #[test]
+    fn what_git_keeps_is_counted_and_hooks_are_listed() {
+        let after = tree(&[
+            (".git", DIRECTORY, 1),
+            (".git/HEAD", FILE, 1),
+            (".git/hooks", DIRECTORY, 1),
+            (".git/hooks/pre-commit", FILE, 1),
+            (".git/hooks/pre-push.sample", FILE, 1),
+            (".git/objects/ab/cd", FILE, 1),
+            (".gitignore", FILE, 1),
+            ("a.git/HEAD", FILE, 1),
+            ("sub/.git", FILE, 1),
+            ("sub/b/.git/index", FILE, 1),
+        ]);
+        let changed = compare(&Tree::empty(), &after, None, UNIX_EPOCH);
+        let listed = [".git", ".git/hooks/pre-commit", ".gitignore", "a.git/HEAD", "sub/.git"];
+        let paths: Vec<_> = changed.listed.iter().map(|one| one.path.as_slice()).collect();
+        assert_eq!(paths, listed.map(str::as_bytes));
+        assert_eq!((changed.created, changed.below_git), (5, 5));
+        let only = FilesChanged { below_git: 1, ..FilesChanged::none() };
+        assert!(!only.is_nothing());
     }
 
     #[test]

@@ -37,6 +37,10 @@ pub struct ChangeFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     more: Option<u64>,
+    /// Changes below .git, which are not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    below_git: Option<u32>,
     /// Not all of /workspace was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     incomplete: Option<bool>,
@@ -64,6 +68,7 @@ impl ChangeFields {
             modified: of(Change::Modified).map(FileFields::of).collect(),
             deleted: of(Change::Deleted).map(shown).collect(),
             more: Some(more).filter(|more| *more > 0),
+            below_git: Some(changed.below_git).filter(|count| *count > 0),
             incomplete: (!changed.is_whole).then_some(true),
         }
     }
@@ -141,6 +146,9 @@ pub fn line(changed: &FilesChanged) -> String {
         0 => {}
         more => parts.push(format!("{more} more")),
     }
+    if changed.below_git > 0 {
+        parts.push(format!("{} below .git", changed.below_git));
+    }
     if !changed.is_whole {
         parts.push("not all of /workspace was looked at".to_owned());
     }
@@ -167,6 +175,7 @@ mod tests {
             created: 2,
             modified: 4,
             deleted: 1,
+            below_git: 7,
             is_whole: false,
         };
         assert_eq!(
@@ -177,13 +186,13 @@ mod tests {
                     { "path": "d/", "size": 3, "mode": "0755" }
                 ],
                 "modified": [{ "path": "m\\n\\xff", "size": 3, "mode": "0644" }],
-                "deleted": ["x"], "more": 3, "incomplete": true
+                "deleted": ["x"], "more": 3, "below_git": 7, "incomplete": true
             })
         );
         assert_eq!(
             line(&changed),
             "[files changed: created a (executable), d/, modified m\\n\\xff, deleted x, 3 more, \
-             not all of /workspace was looked at]"
+             7 below .git, not all of /workspace was looked at]"
         );
     }
 
@@ -194,7 +203,7 @@ mod tests {
             one(Change::Created, b".github/workflows/ci.yml", FileKind::File, 0o644),
             one(Change::Deleted, b".gitlab-ci.yml", FileKind::File, 0o644),
         ];
-        let changed = FilesChanged { listed, created: 2, modified: 0, deleted: 1, is_whole: true };
+        let changed = FilesChanged { listed, created: 2, deleted: 1, ..FilesChanged::none() };
         let workflow = json!({ "path": ".github/workflows/ci.yml", "size": 3, "mode": "0644", "runs_in_ci": true });
         assert_eq!(fields(&changed).pointer("/created/1"), Some(&workflow));
         assert_eq!(
@@ -209,7 +218,7 @@ mod tests {
             [b"a, deleted src", b"x] [outcome: ok", b"run (executable)", "\u{e9}.txt".as_bytes()];
         let created = |name: &[u8]| one(Change::Created, name, FileKind::File, 0o644);
         let listed = names.map(created).to_vec();
-        let changed = FilesChanged { listed, created: 4, modified: 0, deleted: 0, is_whole: true };
+        let changed = FilesChanged { listed, created: 4, ..FilesChanged::none() };
         assert_eq!(
             line(&changed),
             "[files changed: created \"a, deleted src\", \"x] [outcome: ok\", \"run (executable)\", \u{e9}.txt]"
