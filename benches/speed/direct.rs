@@ -58,6 +58,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
     let spec = Spec {
         profiles: profiles.clone(),
         granted: vec![directories],
+        private_cells: supervisor::PrivateCells::Bare,
         sockets: Vec::new(),
         caps,
         ids,

@@ -96,6 +96,7 @@ fn with(
     let spec = Spec {
         profiles: settings.profiles,
         granted: settings.granted,
+        private_cells: settings.private_cells,
         sockets: settings.sockets,
         caps: Caps {
             cells: u16::try_from(config.cells.value).unwrap_or(u16::MAX),

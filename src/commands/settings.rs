@@ -24,7 +24,7 @@ use model::receipt::Tier;
 use projects::GrantedDirectory;
 use service::Setup;
 use service::host_programs::HostPrograms;
-use supervisor::{Granted, IdRange, OwnIds, ScopeWish, Socket};
+use supervisor::{Granted, IdRange, OwnIds, PrivateCells, ScopeWish, Socket};
 
 /// Number of instances of root that share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -37,6 +37,10 @@ pub struct Settings {
     pub(super) profiles: Vec<Profile>,
     /// Sets of host directories and files that the operator granted; a job names a set by its index.
     pub(super) granted: Vec<Vec<Granted>>,
+    /// What cells with a private workspace have of the first set.
+    pub(super) private_cells: PrivateCells,
+    /// Paths in cells that the operator granted for reading, the workspace apart.
+    pub(super) readable: Vec<PathBuf>,
     /// Descriptors, held since the sockets were examined.
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
@@ -71,6 +75,8 @@ impl Settings {
             loaded,
             profiles,
             granted: Vec::new(),
+            private_cells: PrivateCells::Bare,
+            readable: Vec::new(),
             sockets: Vec::new(),
             warm: 0,
             sessions: 0,
@@ -191,6 +197,7 @@ impl Settings {
             missing: self.missing(),
             workers: self.workers,
             read_only: self.read_only,
+            readable: self.readable,
             loaded: self.loaded,
         }
     }
@@ -229,6 +236,7 @@ impl Settings {
     pub fn for_the_front_end(&self) -> Self {
         Self {
             granted: self.granted.clone(),
+            readable: self.readable.clone(),
             tier: self.tier,
             json: self.json.clone(),
             workers: self.workers,

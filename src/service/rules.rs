@@ -2,11 +2,14 @@
 //! read its permissions.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::report::changes::name;
 use model::call::{ENV_BYTES, MAX_TIMEOUT, SCRIPT_BYTES, STDIN_BYTES};
 use model::defaults::{GIB, KIB, MIB};
 use model::egress::{Egress, NetworkClass};
@@ -88,7 +91,7 @@ impl Rules {
     /// Returns true if files of `/workspace` end with the session.
     #[must_use]
     pub fn has_private_workspace(&self) -> bool {
-        self.workspace == PRIVATE_WORKSPACE
+        self.workspace.starts_with(PRIVATE_WORKSPACE)
     }
 
     /// Derives the rules from the profile of `bash`, and from the access to the directory that is
@@ -163,6 +166,18 @@ fn environment(profile: &Profile) -> BTreeMap<String, String> {
 }
 
 impl Rules {
+    /// Adds the paths that the operator granted for reading.
+    #[must_use]
+    pub(crate) fn with_readable(mut self, paths: &[PathBuf]) -> Self {
+        let paths: Vec<String> =
+            paths.iter().map(|path| name(path.as_os_str().as_bytes())).collect();
+        if !paths.is_empty() {
+            self.workspace.push_str(&format!("; granted for reading: {}", paths.join(", ")));
+            self.read_only_paths.extend(paths);
+        }
+        self
+    }
+
     /// Sets the default time limit, where it is less than the maximum.
     #[must_use]
     pub(crate) fn with_default_timeout(mut self, seconds: Option<f64>) -> Self {

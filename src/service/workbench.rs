@@ -2,6 +2,7 @@
 //! a cell, captured.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) changes: ListChanges,
     /// The workspace as a read-only grant, if projects have one.
     pub(crate) read_only: Option<Workspace>,
+    /// Paths in cells that the operator granted for reading, the workspace apart.
+    pub(crate) readable: Vec<PathBuf>,
     /// Access to the directory that is granted as `/workspace`, if one is.
     pub(crate) granted: Option<Access>,
     pub(crate) host_programs: HostPrograms,

@@ -34,7 +34,7 @@ pub use boot::idmap::IdRange;
 pub use boot::outer::calls as outer_calls;
 pub use boot::requirements::{OPEN_FILES_HELD, core_handler};
 pub use boot::scope::Wish as ScopeWish;
-pub use boot::spec::Spec;
+pub use boot::spec::{PrivateCells, Spec};
 pub use boot::start::{Started, start, start_with_gateway};
 pub use boot::subordinate::{NoOwnIds, OwnIds, check as check_own_ids};
 pub use cells::caps::Caps;

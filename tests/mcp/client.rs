@@ -129,6 +129,7 @@ impl Tools {
             missing: BTreeSet::new(),
             workers: 4,
             read_only: None,
+            readable: Vec::new(),
         };
         let executor = Executor::new(setup, Link::attach(near).unwrap(), Audit::off());
         Self { client: executor.scope(Principal::local()), supervisor }

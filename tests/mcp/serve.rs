@@ -148,9 +148,39 @@ fn refusal(options: &[&str]) -> String {
 }
 
 #[test]
+fn a_directory_for_reading_alone_is_beside_a_private_workspace() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("f"), "of the host\n").expect("a file");
+    let ask = format!("{}:/mnt/reference", directory.path().display());
+    let mut server = Server::start(&["--tools", "shell,exec,files,info", "--ro", &ask]);
+    let rules = server.result("sandbox_rules", json!({}))["structuredContent"].clone();
+    let text = "/workspace is private to a session and lasts as long as it does; granted for reading: /mnt/reference";
+    assert_eq!(rules["workspace"], text, "{rules}");
+    assert!(rules["read_only_paths"].to_string().contains("\"/mnt/reference\""), "{rules}");
+    let command = "pwd; echo kept > kept; cat /mnt/reference/f; touch /mnt/reference/g";
+    let done = run(&mut server, command)["structuredContent"].clone();
+    assert_eq!(done["stdout"], "/workspace\nof the host\n", "{done}");
+    let read_only = "touch: cannot touch '/mnt/reference/g': Read-only file system\n";
+    assert_eq!(done["stderr"], read_only, "{done}");
+    let restarted = server.result("bash", json!({"command": "cat kept", "restart": true}));
+    assert_eq!(restarted["structuredContent"]["stdout"], "kept\n", "{restarted}");
+    for command in ["cat /mnt/reference/f; ls /workspace", "cat /mnt/reference/f; ls -d kept"] {
+        let fresh = server.result("bash_exec", json!({ "command": command }));
+        let stdout = &fresh["structuredContent"]["stdout"];
+        assert_eq!(stdout, "of the host\nkept\n", "the session's workspace: {fresh}");
+    }
+    let viewed = server.result("get_file", json!({"path": "/workspace/kept"}));
+    assert!(viewed["content"].to_string().contains("kept"), "{viewed}");
+    let other = server.result("bash", json!({"command": "ls", "session": "other"}));
+    assert_eq!(other["structuredContent"]["stdout"], "", "another session has another: {other}");
+    assert!(!directory.path().join("g").exists());
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
 fn grants_that_cannot_be_are_refused_with_the_way_out() {
-    let alone = refusal(&["--ro", "/usr/share"]);
-    assert!(alone.contains("no directory is granted as the workspace"), "{alone}");
+    let alone = refusal(&["--ro", "/usr/share", "--rw", "/usr/lib:/data"]);
+    assert!(alone.contains("--rw: no directory is granted as the workspace"), "{alone}");
     let twice = refusal(&["--workspace", "/usr/share:ro", "--ro", "/usr/lib:/workspace"]);
     assert!(twice.contains("two host paths are granted at /workspace"), "{twice}");
     let tiny = refusal(&["--memory", "1"]);

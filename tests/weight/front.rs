@@ -49,6 +49,7 @@ fn supervised(config: &str) -> Result<OwnedFd, Failed> {
     let started = supervisor::start(Spec {
         profiles: settings.loaded.profiles.iter().cloned().collect(),
         granted: Vec::new(),
+        private_cells: supervisor::PrivateCells::Bare,
         sockets: Vec::new(),
         caps: Caps {
             cells: 6,

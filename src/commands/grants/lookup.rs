@@ -102,7 +102,7 @@ struct Link {
     above: Vec<FileId>,
 }
 
-/// Resolves and checks the paths that cells are to have. The first of a server is its workspace.
+/// Resolves and checks the paths that cells are to have. The first of a server is its workspace, if it grants one.
 ///
 /// # Errors
 /// A path that does not exist, or one that is never granted.
@@ -112,7 +112,8 @@ pub(crate) fn grant_all(
     is_server: bool,
 ) -> Result<Vec<Granted>, CliError> {
     let mut requests: Vec<PathRequest> = mounts.iter().map(PathRequest::by_access).collect();
-    if let Some(first) = requests.first_mut().filter(|_| is_server) {
+    let is_workspace = |first: &&mut PathRequest| first.mount.cell == Path::new(WORKSPACE);
+    if let Some(first) = requests.first_mut().filter(is_workspace).filter(|_| is_server) {
         first.flag = Flag::Workspace;
     }
     let names = &settings.loaded.config.guard_names.value;

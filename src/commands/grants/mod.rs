@@ -29,7 +29,7 @@ use model::profile::{HostPath, PATH, PathKind, Presence, SCRIPT_PROGRAMS};
 use model::receipt::Tier;
 use repository::RepositoryElsewhere;
 use request::{GrantRequest, GrantsFor};
-use supervisor::Granted;
+use supervisor::{Granted, PrivateCells};
 use toolchains::FoundToolchains;
 
 /// Grants in force: every path was looked up, and every socket is open.
@@ -52,6 +52,7 @@ impl GrantPlan {
         mut request: GrantRequest,
         mut settings: Settings,
     ) -> Result<Self, CliError> {
+        let typed = request.mounts.len();
         let has_defaults = !matches!(request.cells, GrantsFor::LearningCall(_));
         // Without namespaces there are no mounts at other paths.
         let has_mounts = has_defaults && settings.tier == Tier::Full;
@@ -76,9 +77,17 @@ impl GrantPlan {
         if !request.mounts.is_empty() {
             let is_server = request.cells == GrantsFor::Server;
             let mut granted = lookup::grant_all(&settings, &request.mounts, is_server)?;
+            let is_workspace = |granted: &Granted| granted.cell == Path::new(request::WORKSPACE);
+            let is_readable =
+                |granted: &&Granted| granted.access == Access::ReadOnly && !is_workspace(granted);
+            let readable = granted.iter().take(typed).filter(is_readable);
+            settings.readable = readable.map(|granted| granted.cell.clone()).collect();
+            match is_server && !granted.iter().any(is_workspace) {
+                true => settings.private_cells = PrivateCells::WithFirstSet,
+                false => workspace = Workspace::Granted(GrantId(0)),
+            }
             elsewhere.place(&mut granted)?;
             settings.granted = vec![granted];
-            workspace = Workspace::Granted(GrantId(0));
         }
         if request.has_scripts {
             add_script_sdk(&mut settings)?;

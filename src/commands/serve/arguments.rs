@@ -116,7 +116,7 @@ pub(super) fn request(
     })
 }
 
-/// Checks the paths that the operator grants; the workspace comes first.
+/// Checks the paths that the operator grants; the workspace comes first, if there is one.
 ///
 /// # Errors
 /// The flag, with a hint.
@@ -136,9 +136,10 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     }
     match mounts.iter().position(|mount| mount.cell == Path::new(WORKSPACE)) {
         Some(at) => mounts.swap(0, at),
-        None if mounts.is_empty() => {}
+        // Cells have a private workspace, and these paths besides.
+        None if mounts.iter().all(|mount| mount.access == Access::ReadOnly) => {}
         None => {
-            return Err(CliError::new("--ro, --rw: no directory is granted as the workspace")
+            return Err(CliError::new("--rw: no directory is granted as the workspace")
                 .with_hint("name one too: --workspace DIR, DIR:ro, or --rw DIR"));
         }
     }

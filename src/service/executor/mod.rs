@@ -8,6 +8,7 @@ mod operator;
 mod shell;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct Setup {
     pub workers: u32,
     /// The workspace with all that is granted for reading only, if there is one.
     pub read_only: Option<Workspace>,
+    /// Paths in cells that the operator granted for reading, the workspace apart.
+    pub readable: Vec<PathBuf>,
 }
 
 /// Runs the calls of a server's clients.
@@ -90,6 +93,7 @@ impl Executor {
                 false => ListChanges::No,
             },
             read_only: setup.read_only,
+            readable: setup.readable,
             granted: match workspace {
                 Workspace::Fresh | Workspace::Session(_) => None,
                 Workspace::Granted(_) => granted,
@@ -267,6 +271,7 @@ impl Scope {
             memory,
             self.workbench.terms.calculator,
         )
+        .with_readable(&self.workbench.shared.readable)
         .with_default_timeout(self.workbench.terms.default_timeout.map(|time| time.as_secs_f64()))
     }
 }

@@ -45,6 +45,7 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
         missing: BTreeSet::from(["cli_jq".to_owned()]),
         workers: 4,
         read_only: None,
+        readable: Vec::new(),
     };
     Ok((Arc::new(Executor::new(setup, Link::attach(own)?, Audit::off())), other))
 }

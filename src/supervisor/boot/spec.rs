@@ -14,12 +14,24 @@ use crate::cells::caps::Caps;
 use crate::rootfs::granted::Granted;
 use crate::rootfs::sockets::Socket;
 
+/// Grants of cells with a private workspace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PrivateCells {
+    /// Nothing of the host.
+    #[default]
+    Bare,
+    /// The first granted set, which has no directory for `/workspace`. No call names this set.
+    WithFirstSet,
+}
+
 /// Everything the supervisor is configured with: decided by the operator, before any call.
 #[derive(Debug, Clone)]
 pub struct Spec {
     pub profiles: Vec<Profile>,
     /// Sets of host directories, for `/workspace` and other paths; a job names a set by its index.
     pub granted: Vec<Vec<Granted>>,
+    /// What cells with a private workspace have of the first set.
+    pub private_cells: PrivateCells,
     /// Granted sockets, for the profiles that use them.
     pub sockets: Vec<Socket>,
     pub caps: Caps,

@@ -16,7 +16,7 @@ use super::host::{self, Identity};
 use super::inherited::{Inherited, Prepared};
 use super::requirements::core_handler;
 use super::scope::{self, Asking, Pending};
-use super::spec::Spec;
+use super::spec::{PrivateCells, Spec};
 use super::streams::silence;
 use super::subordinate::{Ids, Mapping};
 use crate::cells::cell::packets;
@@ -313,8 +313,8 @@ fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
     Ok(if uids_written && gids_written { enter::CELL_IDS } else { enter::OPERATOR_IDS })
 }
 
-/// Returns the grants of each profile's keys: one key without a grant, and one for each granted set
-/// that the profile shows.
+/// Returns the grants of each profile's keys: one key for a private workspace, and one for each
+/// granted set that the profile shows.
 fn key_grants(
     spec: &Spec,
     guarded: &[Vec<Rc<GuardedPaths>>],
@@ -328,9 +328,17 @@ fn key_grants(
         Ok(KeyGrant { workspace, directories, sockets })
     };
     let of_profile = |profile: &Profile| {
-        let mut keys = vec![key(profile, Workspace::Fresh, Vec::new())?];
+        let mut sets = spec.granted.iter().zip(guarded).zip(0..);
+        let of_private = match spec.private_cells {
+            PrivateCells::WithFirstSet => sets.next().filter(|_| profile.workspace),
+            PrivateCells::Bare => None,
+        };
+        let directories =
+            of_private.map(|((granted, guarded), _)| grants::grants(granted, guarded, ids));
+        let directories = directories.transpose()?.unwrap_or_default();
+        let mut keys = vec![key(profile, Workspace::Fresh, directories)?];
         if profile.workspace {
-            for ((granted, guarded), index) in spec.granted.iter().zip(guarded).zip(0..) {
+            for ((granted, guarded), index) in sets {
                 let directories = grants::grants(granted, guarded, ids)?;
                 keys.push(key(profile, Workspace::Granted(GrantId(index)), directories)?);
             }

@@ -105,6 +105,7 @@ impl Front {
         let spec = Spec {
             profiles: vec![profile.clone()],
             granted: Vec::new(),
+            private_cells: supervisor::PrivateCells::Bare,
             sockets: Vec::new(),
             caps,
             ids: IdRange { first: 2_100_100_000, count: 64 },

@@ -88,6 +88,7 @@ impl Front {
         let started = supervisor::start(Spec {
             profiles: vec![profile.clone()],
             granted: Vec::new(),
+            private_cells: supervisor::PrivateCells::Bare,
             sockets: Vec::new(),
             caps: Caps {
                 cells: 6,
