@@ -400,6 +400,10 @@ impl Init<'_> {
                 let waits = self.inputs.add(number, input);
                 self.send(FromInit::Input { number, waits })?;
             }
+            ToInit::AskTerminal { number, call } => {
+                let waits = input::waits_for_terminal(call);
+                self.send(FromInit::Input { number, waits })?;
+            }
             ToInit::Mapped => return Err(Errno::EPROTO),
         }
         Ok(Turn::Again)

@@ -242,6 +242,9 @@ pub enum ToInit {
     /// Report whether a process waits for this input; if not, report again once one does. Replaces
     /// an earlier request about the same input.
     AskInput { number: u32, input: InputFile },
+    /// Report once whether a process of this call of a session waits for a terminal that it does not
+    /// have. The answer is [`FromInit::Input`].
+    AskTerminal { number: u32, call: u64 },
     /// Report changes in the workspace. If it is not empty, scan it now, and let the payload
     /// continue afterwards.
     Look(First),

@@ -186,3 +186,28 @@ fn run_names_a_full_filesystem() {
         "{text}"
     );
 }
+
+#[test]
+fn an_editor_and_a_prompt_of_node_are_named_as_waiting() {
+    let mut server = Server::start(&["--tools", "shell"]);
+    let mut wait = |command: &str, has_terminal: bool, expected: &str| {
+        let arguments = json!({ "command": command, "tty": has_terminal, "restart": true });
+        let began = Instant::now();
+        let result = server.result("bash", arguments);
+        let fields = &result["structuredContent"];
+        let program = command.split(' ').next().unwrap();
+        if fields["exit_code"] == 127 {
+            return;
+        }
+        assert_eq!(fields["outcome"], "running", "{program}: {result}");
+        assert!(fields["notes"].as_array().unwrap().contains(&json!(expected)), "{result}");
+        assert_eq!(fields["waiting_for_input"] == true, has_terminal, "{result}");
+        // Without a terminal vim sleeps for two seconds first.
+        assert!(began.elapsed() < soon(15), "{result}");
+    };
+    for command in ["vi f", "node", "python3 -q"] {
+        wait(command, true, "it waits for input");
+    }
+    wait("vi f", false, "it waits for a terminal and has none; `tty: true` gives a command one");
+    assert_eq!(server.close(), Some(0));
+}

@@ -161,6 +161,8 @@ fn others() -> Vec<Claim> {
         claim("waiting_is_reported_again_after_each_input", waiting::again),
         claim("other_waits_are_not_reported_as_input", waiting::others),
         claim("a_job_that_waits_for_input_is_reported", waiting::background),
+        claim("waiting_for_a_terminal_without_one_is_reported", waiting::no_terminal)
+            .needs(&[Need::Python]),
         claim("bash_exec_shares_files_with_the_default_session", one_shot::shares),
         claim("bash_exec_shares_no_process_or_variable", one_shot::apart),
         claim("one_shot_calls_run_concurrently_with_a_session", one_shot::at_once),

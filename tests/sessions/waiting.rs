@@ -32,6 +32,10 @@ const READERS: &[(&str, &str)] = &[
     ("exec 7<&0; read -r line <&7; echo got $line", "got x\n"),
     ("python3 -c 'print(\"got\", input())'", "got x\n"),
     ("perl -e 'print \"got \", scalar <STDIN>'", "got x\n"),
+    (
+        "python3 -c 'import select, sys; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll(); print(\"got\", input())'",
+        "got x\n",
+    ),
 ];
 
 pub fn reported(caller: &Caller) -> Check {
@@ -90,6 +94,9 @@ const OTHERS: &[&str] = &[
     "python3 -c 'import socket; s = socket.socket(); s.listen(); s.accept()'",
     "python3 -c 'import os, select; r, w = os.pipe(); select.select([r], [], [])'",
     "read -r line < <(sleep 600)",
+    "python3 -c 'import select; e = select.epoll(); e.register(0, select.EPOLLIN)\nwhile True: e.poll(0.3)'",
+    "python3 -c 'import select; e = select.epoll(); e.register(0, select.EPOLLOUT); e.modify(0, 0); e.poll()'",
+    "python3 -c 'import select, socket; e = select.epoll(); e.register(0, 1); s = socket.socket(); s.listen(); e.register(s); e.poll()'",
     "exec < /dev/null; sleep 600",
 ];
 
@@ -103,6 +110,43 @@ pub fn others(caller: &Caller) -> Check {
         let id = answer["structuredContent"]["job"].clone();
         let seen = output(&mut server, &json!({ "job": id }))?;
         holds(command, &seen, !waits(&seen))?;
+    }
+    Ok(())
+}
+
+/// Selects standard input for reading as vim does, which takes its standard error for it where there is no terminal.
+const EDITOR: &str = "python3 -c 'import os, select; os.dup2(2, 0); select.select([0], [], [])'";
+
+/// Commands without an input that wait for something else than a terminal.
+const NO_TERMINAL: &[&str] = &["sleep 600", "sleep 600 | cat", "yes > /dev/null"];
+
+pub fn no_terminal(caller: &Caller) -> Check {
+    let mut server = Server::start(caller, "[sessions]\nyield = \"4s\"\n")?;
+    let remark = "it waits for a terminal and has none; `tty: true` gives a command one";
+    let to_output = format!("{EDITOR} 2>&1");
+    for command in [EDITOR, &to_output] {
+        let began = Instant::now();
+        let answer = server.with(&json!({ "command": command, "restart": true }))?;
+        equal(command, &answer["structuredContent"]["outcome"], &json!("running"))?;
+        holds("soon", &answer, began.elapsed() < soon(4))?;
+        holds("in words", &answer, text(&answer).contains(&format!("[{remark}]")))?;
+        let notes = &answer["structuredContent"]["notes"];
+        holds(
+            "in the fields",
+            notes,
+            notes.as_array().is_some_and(|all| all.contains(&json!(remark))),
+        )?;
+        holds("nothing to write to", &answer, !waits(&answer))?;
+        let id = answer["structuredContent"]["job"].clone();
+        let seen = output(&mut server, &json!({ "job": id }))?;
+        holds("and bash_output", &seen, text(&seen).contains(remark))?;
+        let killed = server.tool("bash_kill", &json!({ "job": id }))?;
+        holds("it ends", &killed, killed["isError"] != json!(true))?;
+    }
+    for command in NO_TERMINAL {
+        let answer = server.with(&json!({ "command": command, "restart": true }))?;
+        holds(command, &answer, !text(&answer).contains("terminal"))?;
+        equal(command, &answer["structuredContent"]["outcome"], &json!("running"))?;
     }
     Ok(())
 }

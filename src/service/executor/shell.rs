@@ -212,6 +212,7 @@ impl Scope {
             stdout,
             stderr,
             input: if command.waits_for_input() { Waits::Yes } else { Waits::No },
+            terminal: if command.waits_for_terminal() { Waits::Yes } else { Waits::No },
             elapsed: command.started.elapsed(),
             timeout: command.limits.wall,
             receipt: command.receipt.clone(),

@@ -135,6 +135,8 @@ pub struct RunningReport {
     pub stdout: StreamReport,
     pub stderr: StreamReport,
     pub input: Waits,
+    /// `Yes` if it waits for a terminal that it does not have.
+    pub terminal: Waits,
     pub elapsed: Duration,
     /// Wall time after which it is interrupted.
     pub timeout: Duration,

@@ -86,6 +86,11 @@ impl RunningReport {
         if self.input == Waits::Yes {
             notes.push("it waits for input".to_owned());
         }
+        if self.terminal == Waits::Yes {
+            notes.push(
+                "it waits for a terminal and has none; `tty: true` gives a command one".to_owned(),
+            );
+        }
         notes.push(match self.session.shell {
             ShellState::Beside => format!(
                 "the session `{name}` is free, and in the same cell: it reaches the job's ports and \

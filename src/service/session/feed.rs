@@ -103,6 +103,12 @@ impl Feed {
         self.state().taken
     }
 
+    /// Returns true if the command was started without an input that can be written to.
+    pub fn is_absent(&self) -> bool {
+        let state = self.state();
+        state.pipe.is_none() && state.shut == InputEnd::Never
+    }
+
     /// Returns true if more can be written.
     pub fn is_open(&self) -> bool {
         self.state().pipe.is_some()

@@ -33,23 +33,33 @@ impl InputQuery {
 }
 
 impl Command {
-    /// Asks again, after the input has changed or time has passed.
+    /// Asks again, after the input has changed or time has passed. About a command whose input is not open the
+    /// question is whether it waits for a terminal.
     pub(super) fn query_input(&self) {
-        if self.input.is_open() {
-            let number = self.query.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-            self.control.ask_input(number);
-        }
+        let number = self.query.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.control.ask_input(number);
+    }
+
+    /// Returns true if it waits for input or for a terminal, by the last answer.
+    pub(crate) fn waits(&self) -> bool {
+        let is_asked = self.input.is_open() || self.input.is_absent();
+        is_asked && !self.is_over() && self.query.answer() == Some(Waits::Yes)
     }
 
     /// Returns true if it waits for input, by the last answer.
     pub(crate) fn waits_for_input(&self) -> bool {
-        self.input.is_open() && !self.is_over() && self.query.answer() == Some(Waits::Yes)
+        self.input.is_open() && self.waits()
     }
 
-    /// Resolves when it waits for input; that may never happen.
-    pub(super) async fn waiting_for_input(&self) {
+    /// Returns true if it waits for a terminal that it does not have, by the last answer.
+    pub(crate) fn waits_for_terminal(&self) -> bool {
+        self.input.is_absent() && self.waits()
+    }
+
+    /// Resolves when it waits for input or for a terminal; that may never happen.
+    pub(super) async fn waiting(&self) {
         let mut changes = self.query.waits.clone();
-        while !self.waits_for_input() {
+        while !self.waits() {
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -58,7 +68,7 @@ impl Command {
 
     /// Asks again, and waits for the answer.
     pub(super) async fn query_input_now(&self) {
-        if !self.input.is_open() || self.is_over() {
+        if self.is_over() {
             return;
         }
         let mut changes = self.query.waits.clone();

@@ -70,13 +70,13 @@ impl Workbench {
         let seen = seen.unwrap_or_else(|| command.printed());
         let until = Instant::now() + wait;
         let fresh = |now: Offsets| now.stdout > seen.stdout || now.stderr > seen.stderr;
-        let is_done = |command: &Command| command.is_over() || command.waits_for_input();
+        let is_done = |command: &Command| command.is_over() || command.waits();
         while !is_done(&command) && !fresh(command.printed()) && Instant::now() < until {
             tokio::select! {
                 biased;
                 () = caller.cancel.cancelled() => break,
                 _ = command.end() => {}
-                () = command.waiting_for_input() => {}
+                () = command.waiting() => {}
                 () = sleep_until(until) => {}
                 () = sleep(GLANCE) => {}
             }
@@ -137,7 +137,7 @@ impl Workbench {
                 biased;
                 () = caller.cancel.cancelled() => {}
                 _ = command.end() => {}
-                () = command.waiting_for_input() => {}
+                () = command.waiting() => {}
                 () = sleep(wait) => {}
             }
         }

@@ -39,6 +39,9 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// report one that fails at once.
 const BACKGROUND: Duration = Duration::from_millis(200);
 
+/// Time after which a command without an open input is looked at: does it wait for a terminal?
+const FIRST_LOOK: Duration = Duration::from_millis(400);
+
 /// A session that is locked for a command.
 struct Admitted {
     named: NamedSession,
@@ -371,7 +374,7 @@ fn input(stdin: &Stdin) -> (FeedKind, Vec<u8>) {
 }
 
 /// Waits for the end of a command, or until it is a job: after `yields`, unless the client waits on, or once it waits for
-/// input.
+/// input or for a terminal.
 async fn wait(command: &Arc<Command>, patience: Wait, yields: Duration, caller: &Caller) {
     let mut guard = CancelOnDrop(Some(Arc::clone(command)));
     let mut cancelled = false;
@@ -380,14 +383,15 @@ async fn wait(command: &Arc<Command>, patience: Wait, yields: Duration, caller: 
         Wait::Background => Some(Instant::now() + BACKGROUND),
         Wait::Foreground | Wait::Beyond => Some(Instant::now() + yields),
     };
-    // A command that waits for input may do so for ever: it is reported at once.
+    // Init looks once for each question, and ever more rarely: few commands take this long, and still fewer wait.
+    let mut pause = FIRST_LOOK;
+    let mut asks_at = match patience {
+        Wait::ToTheEnd => None,
+        Wait::Background | Wait::Foreground | Wait::Beyond => Some(Instant::now() + pause),
+    };
+    asks_at = asks_at.filter(|_| !command.input.is_open());
+    // A command that waits for input or for a terminal may do so for ever: it is reported at once.
     loop {
-        let yields = async {
-            match yields_at {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             _ = command.end() => {
@@ -398,8 +402,13 @@ async fn wait(command: &Arc<Command>, patience: Wait, yields: Duration, caller: 
                 cancelled = true;
                 command.control.cancel();
             }
-            () = command.waiting_for_input(), if !cancelled => break,
-            () = yields, if !cancelled => match patience {
+            () = command.waiting(), if !cancelled => break,
+            () = at(asks_at), if !cancelled => {
+                command.query_input();
+                asks_at = Some(Instant::now() + pause);
+                pause = pause.mul_f32(1.25);
+            }
+            () = at(yields_at), if !cancelled => match patience {
                 Wait::Beyond => {
                     command.becomes_job();
                     yields_at = None;
@@ -410,6 +419,14 @@ async fn wait(command: &Arc<Command>, patience: Wait, yields: Duration, caller: 
     }
     guard.0 = None;
     command.becomes_job();
+}
+
+/// Resolves at an instant, if there is one.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Cancels a command that has no waiting call and has not become a job.

@@ -306,11 +306,10 @@ impl Shell {
         if self.stage() == Some(ShellStage::Running)
             && let Some(current) = &mut self.current
         {
-            let input = current.pending.input_file;
-            current.input_query.send_next(input, cell, &mut self.questions);
+            current.input_query.send_next(&current.pending, cell, &mut self.questions);
         }
         for job in self.jobs.iter_mut() {
-            job.input_query.send_next(job.pending.input_file, cell, &mut self.questions);
+            job.input_query.send_next(&job.pending, cell, &mut self.questions);
         }
     }
 

@@ -4,7 +4,8 @@
 //! answered the one before, so that it is never behind and the supervisor never waits for it.
 
 use crate::cells::cell::Cell;
-use cell::report::{InputFile, ToInit};
+use crate::sessions::mailbox::PendingCall;
+use cell::report::ToInit;
 
 /// Questions about one call.
 #[derive(Debug, Default)]
@@ -23,12 +24,18 @@ impl InputQuery {
         self.next = Some(number);
     }
 
-    /// Sends the next question, if the command has an input that stays open.
-    pub(super) fn send_next(&mut self, input: Option<InputFile>, cell: &Cell, last: &mut u32) {
-        let Some(input) = input.filter(|_| !self.is_open) else { return };
+    /// Sends the next question: whether the input is waited for if it stays open, else whether a terminal is.
+    pub(super) fn send_next(&mut self, pending: &PendingCall, cell: &Cell, last: &mut u32) {
+        if self.is_open {
+            return;
+        }
         let Some(theirs) = self.next.take() else { return };
         let number = last.wrapping_add(1);
-        match cell.send(&ToInit::AskInput { number, input }) {
+        let question = match pending.input_file {
+            Some(input) => ToInit::AskInput { number, input },
+            None => ToInit::AskTerminal { number, call: pending.number },
+        };
+        match cell.send(&question) {
             Ok(()) => {
                 *last = number;
                 self.sent = Some((number, theirs));
