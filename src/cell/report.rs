@@ -363,7 +363,7 @@ const DENIED_BYTES: usize = 6;
 
 /// Maximum number of names, and of addresses, among the hosts in one report; further ones are left
 /// out.
-pub const MAX_HOSTS: usize = 8;
+pub(crate) const MAX_HOSTS: usize = 8;
 
 /// A host that programs of the cell did not reach, as the cell has no network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

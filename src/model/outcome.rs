@@ -298,7 +298,7 @@ pub struct FilesChanged {
     pub created: u32,
     pub modified: u32,
     pub deleted: u32,
-    /// Changes below a directory `.git`, which count in none of the others.
+    /// Changes below a directory `.git`, which the other counts leave out.
     pub below_git: u32,
     /// True if the scan was complete: within its limits on time, entries and memory.
     pub is_whole: bool,

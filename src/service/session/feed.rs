@@ -104,7 +104,7 @@ impl Feed {
     }
 
     /// Returns true if the command was started without an input that can be written to.
-    pub fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         let state = self.state();
         state.pipe.is_none() && state.shut == InputEnd::Never
     }

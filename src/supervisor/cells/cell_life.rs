@@ -20,7 +20,7 @@ use model::wire::Block;
 use sys::process::Used;
 use sys::socket::{self, PacketWait};
 
-/// Port of the grant for a name, since a question has none.
+/// Port of the grant for a name: a question has no port.
 const HTTPS: u16 = 443;
 /// Reason for which a host is not reached from a cell that has only its loopback.
 const NO_NETWORK: &str = "the cell has no network";
@@ -234,8 +234,8 @@ impl CellLife {
         .filter(|changed| !changed.is_nothing())
     }
 
-    /// Takes the hosts that were not reached since the last list, as denials of a network. `None` if there are none, as
-    /// in a cell with egress, where the gateway counts them. A host is text of the cell: one that no rule can have is
+    /// Takes the hosts that were not reached since the last list, as denials of a network. Empty in a cell with egress,
+    /// where the gateway counts them. A host is text of the cell: one that no rule can have is
     /// left out.
     pub(crate) fn unreached(&mut self) -> Option<Tally> {
         let hosts = std::mem::take(&mut self.unreached).into_iter();
