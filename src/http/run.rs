@@ -73,6 +73,9 @@ pub(crate) struct RunAnswer {
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
+    /// System calls and hosts that were refused, with the grants, and remarks about limits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
     /// Files that `outputs` named, if it named any.
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<Vec<ReturnedFile>>,
@@ -293,6 +296,7 @@ impl RunAnswer {
             timeout_seconds: report.timeout.as_secs_f64(),
             error: report.error(),
             hint: report.hint().map(str::to_owned),
+            notes: report.reasons(),
             files: None,
         }
     }

@@ -30,6 +30,22 @@ fn a_command_runs_in_its_directory() {
 }
 
 #[test]
+fn a_host_and_a_call_that_are_refused_are_noted_with_the_grant() {
+    let server = Server::start(&[]);
+    let script =
+        "python3 -c 'import socket; socket.getaddrinfo(\"pypi.org\", 443)'; unshare -Ur true";
+    let done = run(&server, &json!({ "command": script }));
+    let host = "denied: connect pypi.org, once: the cell has no network; the operator can grant it: --egress python, or \
+                [[egress]] hosts = [\"pypi.org\"], ports = [443]";
+    let call = "denied: system call unshare, once; nothing grants it";
+    assert_eq!(done["notes"], json!([call, host]), "{done}");
+    let done = run(&server, &json!({ "command": "head -c 200M /dev/zero > /tmp/f" }));
+    assert!(done["notes"][0].as_str().is_some_and(|it| it.starts_with("/tmp is full: ")), "{done}");
+    let done = run(&server, &json!({ "command": "false" }));
+    assert_eq!((&done["exit_code"], &done["notes"]), (&json!(1), &Value::Null), "{done}");
+}
+
+#[test]
 fn floods_and_fork_bombs_are_contained() {
     let server = Server::start(&[]);
     let late = run(&server, &json!({"command": "yes > /dev/null", "timeout_seconds": 1}));

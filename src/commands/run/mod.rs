@@ -34,7 +34,9 @@ use service::denied::DenialReport;
 use service::host_programs::HostPrograms;
 use service::link::{ConnectionListener, Control, Link, Running};
 use service::met_limits;
-use service::report::{Clamped, CommandReport, Cut, StreamReport, network, time_text};
+use service::report::{
+    Clamped, CommandReport, Cut, StreamReport, network, time_text, without_brackets,
+};
 use supervisor::ScopeWish;
 
 /// Runs the command; the exit code is that of [`super::exit`].
@@ -201,13 +203,12 @@ impl Terms {
         let calls =
             ended.denials.iter().map(|denied| DenialReport::of(denied, &self.profile).line());
         let network = ended.network.iter().flat_map(network::denials);
-        let bare = |line: String| {
-            let inner = line.strip_prefix('[').and_then(|line| line.strip_suffix(']'));
-            inner.map_or(line.clone(), str::to_owned)
+        // The error of a limit that ended the call is printed apart. The text of standard error went to its reader.
+        let limits = match ended.outcome {
+            Outcome::Limit(_) => Vec::new(),
+            _ => met_limits::remarks(ended, "", &self.limits),
         };
-        // The text of standard error went to its reader.
-        let limits = met_limits::remarks(ended, "", &self.limits);
-        calls.chain(network).map(bare).chain(limits).collect()
+        calls.chain(network).map(without_brackets).chain(limits).collect()
     }
 
     fn report(

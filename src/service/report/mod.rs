@@ -19,4 +19,5 @@ pub use command::{
 pub use fields::{Detail, millis, session_fields, time_text, to_value};
 pub use file::FileReport;
 pub use job::{InputTaken, JobAnswer, JobEnd, JobOutput, JobSummary};
+pub use notes::without_brackets;
 pub use protection::{receipt_fields, unrecorded_fields};

@@ -2,7 +2,7 @@
 
 use super::{
     Clamped, CommandReport, Cut, Renewed, RunningReport, SessionAction, SessionReport, ShellState,
-    fields::signal_name, time_text,
+    fields::signal_name, network, time_text,
 };
 use crate::denied::DenialReport;
 use crate::session::{ShellLoss, UnusedSession};
@@ -69,6 +69,13 @@ impl CommandReport {
         self.denials.iter().filter_map(DenialReport::note)
     }
 
+    /// Returns what was denied, with the grants, and all remarks: for a reply without other fields for them.
+    pub fn reasons(&self) -> Vec<String> {
+        let calls = self.denials.iter().map(DenialReport::line);
+        let hosts = self.ended.network.iter().flat_map(network::denials);
+        calls.chain(hosts).map(without_brackets).chain(self.notes()).collect()
+    }
+
     /// Returns the remark that the workspace is not guarded in full.
     pub fn unguarded(&self) -> Option<String> {
         let places = self.receipt.as_ref().and_then(Receipt::unguarded)?;
@@ -76,6 +83,12 @@ impl CommandReport {
             "the workspace is not guarded in full: {places}; `cofferdam doctor` in it has the remedy"
         ))
     }
+}
+
+/// Returns a line of a reply's text without its brackets.
+pub fn without_brackets(line: String) -> String {
+    let inner = line.strip_prefix('[').and_then(|line| line.strip_suffix(']'));
+    inner.map_or_else(|| line.clone(), str::to_owned)
 }
 
 impl RunningReport {
