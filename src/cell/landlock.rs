@@ -72,6 +72,7 @@ pub fn rules(
     }
     if profile.proc == ProcView::Own {
         rules.push((c"/proc".to_owned(), Use::Read));
+        rules.push((c"/sys".to_owned(), Use::Read));
     }
     rules.extend(inside.private.iter().map(|path| (path.clone(), Use::Write)));
     Ok(rules)

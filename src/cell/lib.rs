@@ -24,6 +24,7 @@ pub mod files;
 pub mod ids;
 pub mod init;
 pub mod landlock;
+pub mod late_files;
 pub mod limits;
 pub mod measure;
 pub mod mediate;
@@ -117,6 +118,8 @@ pub struct Root {
     pub sizes: Rc<size::Sizes>,
     /// Directories of the host that are shown as overlays.
     pub overlays: Rc<sealed::Overlays>,
+    /// Files that are made while the first cell is built.
+    pub late: Rc<late_files::LateFiles>,
     pub mounts: mounts::MountPlan,
     /// The devpts at `/dev/pts`, if a session or `run` has these cells.
     pub terminals: Option<Rc<OwnedFd>>,

@@ -1,13 +1,14 @@
 //! The memory and uptime that a cell shows as those of its machine: one `/proc/meminfo` and one
 //! `/proc/uptime` per slot.
 //!
-//! The files belong to the template, and are read-only in cells. The supervisor holds their
-//! directory through a separate mount, and writes a file before the job of its cell starts.
+//! The files belong to the template, and are read-only in cells. The supervisor holds the
+//! template's root through a separate mount, and writes a file before the job of its cell starts.
 
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -44,17 +45,18 @@ impl Fact {
 /// The content of each slot's files.
 #[derive(Debug)]
 pub struct Sizes {
-    directory: OwnedFd,
+    /// The root of the template, writable.
+    root: Rc<OwnedFd>,
     /// Bytes of memory by slot: a job with its profile's limit needs no rewrite.
     shown: Vec<Cell<u64>>,
     clocks: Clocks,
 }
 
 impl Sizes {
-    /// Describes the files in `directory`: one `meminfo` for each of `cells` slots, all written for
+    /// Describes the files below `root`: one `meminfo` for each of `cells` slots, all written for
     /// `memory` bytes.
-    pub fn new(directory: OwnedFd, cells: u16, memory: u64, clocks: Clocks) -> Self {
-        Self { directory, shown: vec![Cell::new(memory); usize::from(cells)], clocks }
+    pub fn new(root: Rc<OwnedFd>, cells: u16, memory: u64, clocks: Clocks) -> Self {
+        Self { root, shown: vec![Cell::new(memory); usize::from(cells)], clocks }
     }
 
     /// Sets the memory that the cell in `slot` shows, in bytes. Its program must not run yet.
@@ -88,8 +90,9 @@ impl Sizes {
 
     fn write(&self, slot: Slot, fact: Fact, how: OFlag, text: &str) -> Result<()> {
         let flags = OFlag::O_WRONLY | OFlag::O_CLOEXEC | how;
-        let name = format!("{slot}{}", fact.suffix());
-        let file = openat(&self.directory, name.as_str(), flags, Mode::from_bits_truncate(0o644))?;
+        let hidden = HIDDEN.trim_start_matches('/');
+        let path = format!("{hidden}/{DIRECTORY}/{slot}{}", fact.suffix());
+        let file = openat(&*self.root, path.as_str(), flags, Mode::from_bits_truncate(0o644))?;
         if write(file, text.as_bytes())? != text.len() {
             return Err(Errno::ENOSPC);
         }

@@ -22,6 +22,17 @@ pub fn clone_tree(path: &CStr) -> Result<OwnedFd> {
     clone_held(open_resolved(path)?)
 }
 
+/// Makes a detached copy of the mount at `path`, without the mounts below it.
+///
+/// # Errors
+/// EINVAL if a mount below it must not be removed from it (mount_namespaces(7)).
+pub fn clone_one(path: &CStr) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(open_resolved(path)?, c"", flags).map_err(errno)
+}
+
 /// Makes a detached copy of the mount of an open file, and of all mounts below it.
 pub fn clone_held(opened: impl AsFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE

@@ -13,6 +13,7 @@ mod landlock;
 mod learn;
 mod mounts;
 mod namespaces;
+mod packages;
 mod privileges;
 mod proc;
 mod programs;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
             ("env", env::CLAIMS),
             ("fds", fds::CLAIMS),
             ("mounts", mounts::CLAIMS),
+            ("packages", packages::CLAIMS),
             ("proc", proc::CLAIMS),
             ("landlock", landlock::CLAIMS),
             ("seccomp", seccomp::CLAIMS),

@@ -29,7 +29,7 @@ fn root_listing(caller: &Caller) -> Check {
     let output =
         caller.bash("cd /; echo *; echo .[!.]*; for d in *; do [ -L $d ] && readlink $d; done")?;
     let listed: Vec<&str> = output.stdout.lines().next().unwrap_or_default().split(' ').collect();
-    let own = ["dev", "etc", "mnt", "proc", "tmp", "usr", "workspace"];
+    let own = ["dev", "etc", "mnt", "proc", "sys", "tmp", "usr", "var", "workspace"];
     // On merged systems these are links into /usr; a system may lack any of them.
     let of_usr = ["bin", "lib", "lib32", "lib64", "libx32", "sbin"];
     let expected: Vec<&str> = {
@@ -75,31 +75,8 @@ fn etc(caller: &Caller) -> Check {
         nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n\
         root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n\
         127.0.0.1 localhost cofferdam\n::1 localhost\ncofferdam\n";
-    equal("passwd, group, hosts, hostname", output.stdout.as_str(), expected)?;
-    let listed = caller.bash("cd /etc; echo *")?;
-    let known = [
-        "alternatives",
-        "chromium.d",
-        "fonts",
-        "group",
-        "hostname",
-        "hosts",
-        "java-17-openjdk",
-        "java-21-openjdk",
-        "java-25-openjdk",
-        "ld.so.cache",
-        "ld.so.conf",
-        "ld.so.conf.d",
-        "localtime",
-        "manpath.config",
-        "nsswitch.conf",
-        "passwd",
-        "resolv.conf",
-        "ssl",
-    ];
-    let other: Vec<&str> =
-        listed.trimmed().split(' ').filter(|name| !known.contains(name)).collect();
-    equal("nothing else", other, Vec::<&str>::new())
+    // `packages` has the rest.
+    equal("passwd, group, hosts, hostname", output.stdout.as_str(), expected)
 }
 
 fn read_only(caller: &Caller) -> Check {
@@ -132,7 +109,7 @@ fn read_only(caller: &Caller) -> Check {
 }
 
 fn absent(caller: &Caller) -> Check {
-    let paths = "/etc/shadow /etc/machine-id /etc/ssh /root /home /var /run /sys /boot /opt /srv \
+    let paths = "/etc/shadow /etc/ssl/private /root /home /var/log /run /sys/fs /sys/class /boot /opt /srv \
         /var/run/docker.sock /dev/kmsg /dev/mem /dev/console /dev/tty0 /dev/vcs /dev/sda /dev/kvm /dev/fuse";
     let script = format!("for p in {paths}; do [ -e $p ] && echo $p; done; cat /etc/shadow");
     let output = caller.bash(&script)?;

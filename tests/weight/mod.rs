@@ -179,9 +179,12 @@ fn calls(
     Ok(counted / usize::try_from(CALLS)?)
 }
 
-/// Counts what all processes of `run` do, those of the cell as well.
+/// Counts what all processes of `run` do, those of the cell as well. A separate process makes the late files of the
+/// template meanwhile.
 fn cold_run(caller: &Caller) -> Check {
-    keeps("cold run: system calls", traced::run(caller)?)
+    let traced::RunCalls { others, for_each_file } = traced::run(caller)?;
+    keeps("cold run: system calls", others)?;
+    keeps("late files: system calls for each", for_each_file)
 }
 
 /// Counts the instructions of a front end until it has answered `initialize`, and those of a call more.

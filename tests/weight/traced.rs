@@ -100,8 +100,17 @@ impl Traced {
     }
 }
 
-/// Runs a command in a cell, and counts the calls of all processes.
-pub fn run(caller: &Caller) -> Result<usize, Failed> {
+/// System calls of a run.
+pub struct RunCalls {
+    /// Calls of all processes but the one that makes late files.
+    pub others: usize,
+    /// Calls of that process for each file that it makes, rounded up.
+    pub for_each_file: usize,
+}
+
+/// Runs a command in a cell, and counts the calls of all processes. How many files a template gets
+/// late depends on the packages of the machine.
+pub fn run(caller: &Caller) -> Result<RunCalls, Failed> {
     let trace = caller.home.join("trace");
     let mut command = caller.outside("strace");
     command.args(["-f", "-q", "-o"]).arg(&trace).arg(caller.binary());
@@ -110,7 +119,17 @@ pub fn run(caller: &Caller) -> Result<usize, Failed> {
     if output.code != 0 {
         return Err(format!("{output:?}").into());
     }
-    Ok(fs::read_to_string(&trace)?.lines().filter(|line| is_call(line)).count())
+    let text = fs::read_to_string(&trace)?;
+    let pid = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    // No other process changes to a held directory.
+    let is_maker = |line: &&str| line.contains(" fchdir(");
+    let maker = text.lines().find(is_maker).map(pid).ok_or("nothing makes late files")?;
+    let calls = || text.lines().filter(|line| is_call(line));
+    let made = calls().filter(|line| pid(line) == maker);
+    let is_file = |line: &&str| line.contains("O_CREAT") || line.contains(" symlinkat(");
+    let files = made.clone().filter(is_file).count();
+    let made = made.count();
+    Ok(RunCalls { others: calls().count() - made, for_each_file: made.div_ceil(files.max(1)) })
 }
 
 /// Returns true for the line with which a message with this id is written.

@@ -134,6 +134,8 @@ impl<'p> View<'p> {
         keyed("exec", exec_text(&profile.exec));
         keyed("ahead", profile.ahead.as_ref().map_or_else(|| "nothing".to_owned(), ahead_text));
         keyed("workspace", if profile.workspace { "/workspace" } else { "none" }.to_owned());
+        let packaged = if profile.packaged_etc { "files as packages shipped them" } else { "no" };
+        keyed("packaged_etc", packaged.to_owned());
         keyed("proc", profile.proc.name().to_owned());
         keyed("network", profile.egress.class.name().to_owned());
         keyed("sockets", or_none(&self.families()));
@@ -177,6 +179,9 @@ impl<'p> View<'p> {
                 "argv": ahead.argv, "env": ahead.env, "why": account.key("ahead"),
             })),
             "workspace": { "granted": profile.workspace, "why": account.key("workspace") },
+            "packaged_etc": {
+                "granted": profile.packaged_etc, "why": account.key("packaged_etc"),
+            },
             "proc": { "view": profile.proc.name(), "why": account.key("proc") },
             "network": { "class": profile.egress.class.name(), "why": account.key("network") },
             "egress": profile.egress.rules.iter().map(egress_json).collect::<Vec<_>>(),

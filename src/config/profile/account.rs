@@ -83,6 +83,7 @@ pub(super) fn reasons(written: &Written) -> Arc<[Reason]> {
         ("exec", written.exec.as_ref().map(|exec| &exec.why)),
         ("ahead", written.ahead.as_ref().map(|ahead| &ahead.why)),
         ("workspace", written.workspace.as_ref().map(|workspace| &workspace.why)),
+        ("packaged_etc", written.packaged_etc.as_ref().map(|packaged| &packaged.why)),
         ("proc", written.proc.as_ref().map(|proc| &proc.why)),
         ("network", written.network.as_ref().map(|network| &network.why)),
         ("sockets", written.sockets.as_ref().map(|sockets| &sockets.why)),

@@ -66,6 +66,7 @@ pub(super) fn resolve(name: &ProfileName, chain: &[&Layer<'_>]) -> Result<Profil
         exec,
         ahead,
         workspace,
+        packaged_etc: chain.iter().any(|layer| layer.written.packaged_etc.is_some()),
         proc: proc.map_or(ProcView::None, |proc| proc.view),
         egress: egress::resolve(chain, &families)?,
         families,

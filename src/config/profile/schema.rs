@@ -34,6 +34,8 @@ table! {
         pub ahead: Option<WrittenAhead>,
         /// Directory `/workspace`.
         pub workspace: Option<WrittenWorkspace>,
+        /// Files in `/etc` that are as a package shipped them.
+        pub packaged_etc: Option<WrittenPackagedEtc>,
         /// Filesystem `/proc` of the cell.
         pub proc: Option<WrittenProc>,
         /// Network of the cell.
@@ -95,6 +97,17 @@ table! {
     /// table there is no `/workspace`.
     pub(super) struct WrittenWorkspace {
         /// Reason for the grant. Example: `"a place for the work"`.
+        pub why: Reason,
+    }
+}
+
+table! {
+    /// Copies of the host's files in `/etc` that every user can read and that have not changed
+    /// since a package of Debian's installed them, by the digests of dpkg and ucf. Files that you
+    /// wrote or changed are not in the cell. Without this table `/etc` has only the files of
+    /// `[[path]]` and those that cofferdam creates.
+    pub(super) struct WrittenPackagedEtc {
+        /// Reason for the grant. Example: `"programs read their configuration"`.
         pub why: Reason,
     }
 }

@@ -52,6 +52,7 @@ fn a_profile_without_keys_has_the_defaults_and_no_host_paths() {
         exec: Exec::Any,
         ahead: None,
         workspace: false,
+        packaged_etc: false,
         proc: ProcView::None,
         egress: Egress::default(),
         families: BTreeSet::new(),

@@ -44,6 +44,8 @@ pub struct Profile {
     pub ahead: Option<Ahead>,
     /// True if the cell has a `/workspace`.
     pub workspace: bool,
+    /// True if its `/etc` has the host's files that are as a package shipped them.
+    pub packaged_etc: bool,
     pub proc: ProcView,
     /// Network of its cells beyond loopback, through the gateway.
     pub egress: Egress,
@@ -199,6 +201,7 @@ impl Profile {
             exec: Exec::Any,
             ahead: None,
             workspace: false,
+            packaged_etc: false,
             proc: ProcView::None,
             egress: Egress::default(),
             families: BTreeSet::new(),

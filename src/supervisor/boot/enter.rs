@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use caps::Capability;
 use nix::errno::Errno;
@@ -27,6 +28,7 @@ use crate::event_loop::serve;
 use crate::event_loop::supervisor::{Parts, Supervisor};
 use crate::rootfs::error::TemplateError;
 use crate::rootfs::grants::{self, KeyGrant};
+use crate::rootfs::packages::PackageFiles;
 use crate::rootfs::slot_mounts;
 use crate::rootfs::synthetic::HOST_NAME;
 use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
@@ -268,7 +270,15 @@ fn templates(
     let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
         .during("holding the first namespace")?;
     let Inherited { clocks, caps, .. } = inherited;
-    let builder = TemplateBuilder { base, proc, proc_kind, clocks: *clocks, cells: caps.cells };
+    let shows_packages = inherited.profiles.iter().any(|profile| profile.packaged_etc);
+    let builder = TemplateBuilder {
+        base,
+        proc,
+        proc_kind,
+        clocks: *clocks,
+        cells: caps.cells,
+        packages: if shows_packages { PackageFiles::hold().map(Rc::new) } else { None },
+    };
     let gateway = inherited.gateway.is_some();
     let mut templates = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
@@ -436,6 +446,7 @@ fn design(
             template: template.namespace,
             sizes: std::rc::Rc::new(template.sizes),
             overlays: std::rc::Rc::new(template.overlays),
+            late: std::rc::Rc::new(template.late),
             mounts: plan,
             terminals: template.terminals,
         }),

@@ -1,5 +1,8 @@
 //! Cells for jobs: the slots and the pool that they are in, and all that is needed to make one.
 
+use std::rc::Rc;
+use std::time::Instant;
+
 use nix::errno::Errno;
 
 use super::gateway::GatewayLink;
@@ -12,6 +15,7 @@ use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::prestart;
 use cell::Shared;
 use cell::cgroup::Parent;
+use cell::late_files::LateFiles;
 use cell::measure::Operator;
 use cell::payload::Scratch;
 use cell::report::raw;
@@ -19,6 +23,7 @@ use cell::slot::Slot;
 use model::job::SessionId;
 use model::outcome::Failure;
 use model::wire::CallId;
+use sys::process::Child;
 
 /// The owner of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub(crate) struct CellSupply {
     cgroups: Parent,
     operator: Operator,
     scratch: Scratch,
+    /// Files of templates that are being made.
+    late_files: Vec<Rc<LateFiles>>,
 }
 
 impl CellSupply {
@@ -58,6 +65,7 @@ impl CellSupply {
             cgroups,
             operator,
             scratch: Scratch::new()?,
+            late_files: Vec::new(),
         })
     }
 
@@ -117,7 +125,42 @@ impl CellSupply {
         })?;
         self.set_owner(slot, Some(Owner::Pool));
         self.pool.put(PooledCell::new(key, cell));
+        // After the clone: both processes work at the same time.
+        self.begin_late_files(key);
         Ok(())
+    }
+
+    /// Starts the process that makes the late files of a key's template, for its first cell.
+    fn begin_late_files(&mut self, key: KeyId) {
+        let root = self.keys.design(key).and_then(|design| design.root().ok());
+        if let Some(late) = root.map(|root| &root.late)
+            && late.begin(Instant::now())
+        {
+            self.late_files.push(Rc::clone(late));
+        }
+    }
+
+    /// Returns the processes that make files of templates, with the time at which each is given up.
+    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (Rc<Child>, Instant)> {
+        self.late_files.iter().filter_map(|late| late.process())
+    }
+
+    /// Reaps the processes that have made their files.
+    pub(super) fn settle_late_files(&mut self, now: Instant) {
+        self.late_files.retain(|late| match late.are_complete(now) {
+            Ok(is_complete) => !is_complete,
+            Err(errno) => {
+                tracing::warn!(%errno, "the process that makes files of a template is lost");
+                false
+            }
+        });
+    }
+
+    /// Returns true while files are missing that the jobs of a key wait for.
+    pub(super) fn lacks_files(&self, key: KeyId) -> bool {
+        let root = self.keys.design(key).and_then(|design| design.root().ok());
+        let is_of = |late: &Rc<LateFiles>| root.is_some_and(|root| Rc::ptr_eq(&root.late, late));
+        self.late_files.iter().any(is_of)
     }
 
     /// Reads what the cell in a slot of the pool has sent. Gives the gateway the network that a new cell reports.

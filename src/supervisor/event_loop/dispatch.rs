@@ -96,6 +96,7 @@ impl Supervisor {
     /// Cells that are ending still hold what they hold, so a front end that keeps to the configured
     /// concurrency can meet a cap for a moment: then waiting is the answer, not a refusal.
     pub(super) fn dispatch(&mut self) {
+        self.supply.settle_late_files(Instant::now());
         let mut index = 0;
         while let Some(ready) = self.queue.get(index) {
             let key = ready.key;
@@ -108,6 +109,7 @@ impl Supervisor {
                 continue;
             }
             match self.supply.pool.idle(key, fits) {
+                Some(_) if self.supply.lacks_files(key) => index += 1,
                 Some(slot) => self.hand_over(index, slot),
                 // The session's last cell may take long to leave the slot: others do not wait for it.
                 None if self.waits_for_its_slot(key) => index += 1,

@@ -14,11 +14,13 @@ use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
 use cell::slot::Slot;
 
-/// The subject of an event: the link, that to the gateway, or a source of the cell in a slot.
+/// The subject of an event: the link, that to the gateway, the end of a process that makes files of a template, or a
+/// source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Link,
     Gateway,
+    LateFiles,
     Cell(Slot, Source),
 }
 

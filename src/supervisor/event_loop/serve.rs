@@ -59,6 +59,8 @@ impl Supervisor {
                     }
                 }
                 Token::Gateway => self.read_gateway(),
+                // The next dispatch collects it.
+                Token::LateFiles => {}
                 Token::Cell(slot, source) => self.cell_event(slot, source),
             }
         }
@@ -71,11 +73,15 @@ impl Supervisor {
 
     /// Waits until something happens or something is due; returns what happened.
     fn wait(&self) -> Vec<(Token, PollFlags)> {
+        let makers: Vec<_> = self.supply.makers_of_files().collect();
         let mut list = PollList::default();
         let outbox = &self.front_end.outbox;
         list.add(Token::Link, outbox.link.as_fd(), outbox.interest());
         if let Some(link) = self.gateway.descriptor() {
             list.add(Token::Gateway, link, self.gateway.interest());
+        }
+        for (maker, _) in &makers {
+            list.add(Token::LateFiles, maker.pidfd.as_fd(), PollFlags::POLLIN);
         }
         for cell in self.supply.pool.cells() {
             list.add_cell(cell, None);
@@ -102,6 +108,7 @@ impl Supervisor {
             self.gateway.next_deadline(),
             self.front_end.outbox.retry(),
             self.next_refresh(),
+            self.supply.makers_of_files().map(|(_, deadline)| deadline).min(),
         ];
         let Some(next) = calls.chain(others.into_iter().flatten()).min() else {
             return PollTimeout::NONE;

@@ -102,6 +102,7 @@ fn design_in(
             template,
             sizes: Rc::clone(&root.sizes),
             overlays: Rc::clone(&root.overlays),
+            late: Rc::clone(&root.late),
             mounts,
             terminals,
         }),

@@ -252,7 +252,7 @@ impl DetachedMount {
 }
 
 /// Makes a detached, read-only copy of a held mount, including the mounts below it.
-fn read_only(held: &OwnedFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn read_only(held: &OwnedFd) -> Result<OwnedFd, Errno> {
     let tree = clone_held(held)?;
     let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV;
     set_attributes(&tree, flags, Reach::Recursive)?;

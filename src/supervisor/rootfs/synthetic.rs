@@ -1,10 +1,11 @@
 //! Files of a cell that are made here: `/etc`, and the facts of `/proc` derived from its limits.
 
 use std::ffi::CString;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::detached::{directories, write_file};
+use super::detached::{directories, hidden_here, write_file};
 use cell::ids::AGENT;
 use cell::mounts::HIDDEN;
 use cell::network::RESOLVERS;
@@ -14,6 +15,7 @@ use model::defaults::processors;
 use model::egress::NetworkClass;
 use model::job::Limits;
 use model::profile::{GitIdentity, SCRIPTS, TRUST};
+use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// The host name of every cell.
 pub use model::profile::HOST_NAME;
@@ -172,8 +174,37 @@ fn facts(processors: usize, features: &str, booted: i64) -> [(&'static str, Stri
     ]
 }
 
-/// Names of the files that [`facts`] returns.
-const FACTS: [&str; 4] = ["cpuinfo", "stat", "loadavg", "version"];
+/// Name of the directory that covers `/proc/sys`.
+pub(super) const SETTINGS: &str = "sys";
+
+/// Names of the files that [`facts`] returns, and of the directory of settings.
+const FACTS: [&str; 5] = ["cpuinfo", "stat", "loadavg", "version", SETTINGS];
+
+/// Directory of the settings for random numbers, below that of settings.
+const RANDOM: &str = "kernel/random";
+
+/// Takes the file of the kernel that has a new random UUID each time it is read (random(4)).
+/// Returns `None` in a container that does not show it.
+pub(super) fn hold_uuids() -> Option<OwnedFd> {
+    let file = clone_tree(c"/proc/sys/kernel/random/uuid").ok()?;
+    let flags = attribute::RDONLY | attribute::NOSUID | attribute::NODEV | attribute::NOEXEC;
+    set_attributes(&file, flags, Reach::One).ok()?;
+    Some(file)
+}
+
+/// Makes the settings in the hidden store. They have no other entry than random numbers: `uuid` is
+/// the kernel's, and `boot_id` is made later.
+///
+/// # Errors
+/// The error of mkdir(2), open(2) or move_mount(2).
+pub(super) fn settings(uuids: Option<OwnedFd>) -> std::io::Result<()> {
+    let random = hidden_here().join(SETTINGS).join(RANDOM);
+    directories(&random)?;
+    let Some(uuids) = uuids else { return Ok(()) };
+    let target = random.join("uuid");
+    write_file(&target, "")?;
+    Ok(attach(&uuids, &c_path(&target)?)?)
+}
 
 /// Returns the files that cover entries of `/proc`. `meminfo` and `uptime` depend on the job, and
 /// each cell has its own.

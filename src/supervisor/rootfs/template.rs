@@ -20,20 +20,23 @@ use super::grants::KeyGrant;
 use super::placement::{PlacedGrants, PlacedMounts, granted, place_grants};
 use super::{sockets, terminals};
 use cell::ids::CellIds;
+use cell::late_files::LateFiles;
 use cell::mounts::{self, HIDDEN};
 use cell::sealed::Overlays;
-use cell::size::{self, Sizes};
+use cell::size::Sizes;
 use cell::slot::Slot;
 use cell::sockets::Sockets;
 use cell::{Clocks, ProcKind, c_path, landlock};
 use model::profile::{ProcView, Profile};
-use sys::mount::{Reach, attach, attribute, clone_tree, new_filesystem, set_attributes};
+use sys::mount::{Reach, attach, attribute, clone_one, new_filesystem, set_attributes};
 
 use super::detached::{
     devices, directories, empty_directory, gather, hidden_here, relative, write_file,
 };
 use super::error::{DuringBuild, STAGE, TemplateError, refused};
+use super::late::late_files;
 use super::own_programs;
+use super::packages::{self, PackageFiles};
 use super::synthetic;
 
 /// Everything needed to build templates.
@@ -46,6 +49,8 @@ pub(crate) struct TemplateBuilder<'a> {
     pub clocks: Clocks,
     /// Maximum number of cells alive at once.
     pub cells: u16,
+    /// The host's `/etc` with the digests of packages, if a profile shows unchanged files of it.
+    pub packages: Option<Rc<PackageFiles>>,
 }
 
 /// The mount namespace that becomes a template.
@@ -78,6 +83,8 @@ pub(crate) struct Template {
     pub has_directory: bool,
     /// Directories of the profile and of grants that are overlays.
     pub overlays: Overlays,
+    /// Files that are made while the first cell is built.
+    pub late: LateFiles,
     /// True if a directory could not be an overlay: other means must prevent connections to the
     /// host's sockets in it.
     pub is_open: bool,
@@ -121,9 +128,13 @@ impl TemplateBuilder<'_> {
         self.enter(namespace)?;
         let (pieces, links) = gather(profile)?;
         let devices = devices(profile)?;
+        let uuids = match profile.proc {
+            ProcView::Own => synthetic::hold_uuids(),
+            ProcView::None => None,
+        };
         let granted = granted(&grant.directories)?;
         let socket_mounts = sockets::take(&grant.sockets)?;
-        enter_stage(self.cells)?;
+        enter_stage(self.cells, profile.packaged_etc)?;
         skeleton(profile, grant.workspace_link()).during("making the root's directories")?;
         let empty = empty_directory().during("making an empty directory")?;
         let mut shown = PlacedMounts::default();
@@ -151,13 +162,17 @@ impl TemplateBuilder<'_> {
         synthetic::store(&hidden_here(), &profile.limits, self.cells, self.clocks)
             .during("writing the hidden store")?;
         self.proc_for_cells(profile.proc)?;
+        if profile.proc == ProcView::Own {
+            synthetic::settings(uuids).during("making the settings of /proc")?;
+        }
+        if profile.workspace {
+            temporary_files()?;
+        }
         become_root()?;
         // A separate mount, because the root's becomes read-only for the supervisor too.
-        let sizes = c_path(&Path::new(HIDDEN).join(size::DIRECTORY))
-            .and_then(|path| clone_tree(&path))
-            .during("holding the sizes")?;
+        let writable = clone_one(c"/").during("holding the root")?;
         let namespace = self.finish()?;
-        self.hold(profile, (namespace, sizes, terminals), shown, grants)
+        self.hold(profile, (namespace, Rc::new(writable), terminals), shown, grants)
     }
 
     /// Enters a copy of the host's mounts, from which parts are taken.
@@ -204,11 +219,11 @@ impl TemplateBuilder<'_> {
     fn hold(
         &self,
         profile: &Profile,
-        held: (OwnedFd, OwnedFd, Option<OwnedFd>),
+        held: (OwnedFd, Rc<OwnedFd>, Option<OwnedFd>),
         shown: PlacedMounts,
         grants: PlacedGrants,
     ) -> Result<Template, TemplateError> {
-        let (namespace, sizes, terminals) = held;
+        let (namespace, root, terminals) = held;
         let facts = match profile.proc {
             ProcView::Own => synthetic::covers().during("naming the facts of /proc")?,
             ProcView::None => Vec::new(),
@@ -216,7 +231,9 @@ impl TemplateBuilder<'_> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
-        let sizes = Sizes::new(sizes, self.cells, profile.limits.memory, self.clocks);
+        let paths = shown.readable.iter().chain(&grants.all).cloned().collect();
+        let late = late_files(profile, &root, self.packages.as_ref(), paths);
+        let sizes = Sizes::new(root, self.cells, profile.limits.memory, self.clocks);
         let PlacedGrants {
             by_slot,
             sockets,
@@ -246,6 +263,7 @@ impl TemplateBuilder<'_> {
             granted,
             has_directory,
             overlays: Overlays::new(overlays, grant_overlays),
+            late,
             is_open,
             writable,
             guarded,
@@ -272,7 +290,7 @@ impl TemplateBuilder<'_> {
             return setns(template, CloneFlags::CLONE_NEWNS).during("staying in a template");
         }
         self.enter(Namespace::New)?;
-        enter_stage(0)?;
+        enter_stage(0, false)?;
         become_root()?;
         let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
             .during("opening the empty root")?;
@@ -280,11 +298,12 @@ impl TemplateBuilder<'_> {
     }
 }
 
-/// Mounts the filesystem of the new root over the stage, with room for a file per cell, and changes
-/// to it.
-fn enter_stage(cells: u16) -> Result<(), TemplateError> {
+/// Mounts the filesystem of the new root over the stage, with room for a file per cell and for
+/// copies of packages' files, and changes to it.
+fn enter_stage(cells: u16, has_packages: bool) -> Result<(), TemplateError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    let kilobytes = 8192 + 4 * u32::from(cells);
+    let packages = if has_packages { packages::MAX_KILOBYTES } else { 0 };
+    let kilobytes = 8192 + 4 * u32::from(cells) + packages;
     let inodes = 8192 + u32::from(cells);
     let options = format!("size={kilobytes}k,nr_inodes={inodes},mode=0755");
     mount(Some("tmpfs"), STAGE, Some("tmpfs"), flags, Some(options.as_str()))
@@ -329,6 +348,7 @@ fn skeleton(profile: &Profile, workspace: Option<&Path>) -> std::io::Result<()> 
     }
     if profile.proc == ProcView::Own {
         directories(Path::new("proc"))?;
+        directories(Path::new("sys"))?;
         symlink("/proc/self/fd", "dev/fd")?;
         for (number, name) in ["stdin", "stdout", "stderr"].iter().enumerate() {
             symlink(format!("/proc/self/fd/{number}"), Path::new("dev").join(name))?;
@@ -352,6 +372,15 @@ fn terminals_of_run(profile: &Profile, ids: CellIds) -> Result<Option<OwnedFd>, 
             tracing::debug!(%errno, "programs cannot make pseudo-terminals here");
             Ok(None)
         }
+    }
+}
+
+/// Makes `/var/tmp` a link to `/tmp`, unless a grant lies below it.
+fn temporary_files() -> Result<(), TemplateError> {
+    directories(Path::new("var")).during("making /var")?;
+    match symlink("/tmp", "var/tmp") {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.during("making /var/tmp"),
     }
 }
 

@@ -1,0 +1,254 @@
+//! Walks through the host's `/etc` and copies unchanged files of packages, and links to them.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use md5::{Digest, Md5};
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
+use nix::unistd::symlinkat;
+
+use super::digests::Digests;
+use crate::rootfs::detached::relative;
+use cell::{c_path, errno_of};
+use sys::lookup::{self, Follow};
+
+/// Maximum files and links that are copied.
+const MAX_COPIED: usize = 4_000;
+/// Maximum bytes of all copied files.
+const MAX_BYTES: u64 = 8 << 20;
+/// Maximum entries of all directories that are looked at.
+const MAX_ENTRIES: usize = 50_000;
+/// Maximum levels of directories.
+const MAX_DEPTH: u8 = 8;
+/// Maximum links in a row that lead to a copied file.
+const MAX_LINKS: u8 = 4;
+
+/// A copy in progress.
+pub(super) struct Copier<'a> {
+    /// The root of the template, writable.
+    root: &'a OwnedFd,
+    /// Paths that a cell has already.
+    shown: &'a [PathBuf],
+    digests: &'a Digests,
+    /// Paths that were copied, and directories that were made for them.
+    copied: HashSet<PathBuf>,
+    bytes: u64,
+    entries: usize,
+    /// Links of the host with their texts, which are copied after the files.
+    links: Vec<(PathBuf, PathBuf)>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Copier<'a> {
+    pub(super) fn new(root: &'a OwnedFd, shown: &'a [PathBuf], digests: &'a Digests) -> Self {
+        Self {
+            root,
+            shown,
+            digests,
+            copied: HashSet::new(),
+            bytes: 0,
+            entries: 0,
+            links: Vec::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Copies the files and links of `etc`.
+    ///
+    /// # Errors
+    /// The errno of a file that could not be written. Files that cannot be read are left out.
+    pub(super) fn copy(mut self, etc: &OwnedFd) -> Result<(), Errno> {
+        self.walk(etc, Path::new("."), Path::new("/etc"), MAX_DEPTH)?;
+        self.copy_links()
+    }
+
+    /// Copies the files of the directory `name` in `parent`, and those below it. `path` is its path
+    /// in the cell.
+    fn walk(&mut self, parent: &OwnedFd, name: &Path, path: &Path, depth: u8) -> Result<(), Errno> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
+        if !is_for_all(&opened, libc::S_IFDIR, 0o555) {
+            return Ok(());
+        }
+        let Ok(held) = opened.try_clone() else { return Ok(()) };
+        let Ok(mut directory) = Dir::from_fd(held) else { return Ok(()) };
+        let mut entries: Vec<(CString, Option<Type>)> = directory
+            .iter()
+            .filter_map(Result::ok)
+            .map(|entry| (entry.file_name().to_owned(), entry.file_type()))
+            .filter(|(name, _)| !matches!(name.to_bytes(), b"." | b".."))
+            .collect();
+        // The same files are copied each time, should a limit be reached.
+        entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        for (name, kind) in entries {
+            self.entries += 1;
+            if self.entries > MAX_ENTRIES || self.copied.len() >= MAX_COPIED {
+                return Ok(());
+            }
+            let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+            let path = path.join(name);
+            if self.shown.contains(&path) {
+                continue;
+            }
+            match kind {
+                Some(Type::Directory) if depth > 0 => self.walk(&opened, name, &path, depth - 1)?,
+                Some(Type::File) => self.copy_file(&opened, name, &path)?,
+                Some(Type::Symlink) => {
+                    let mut buffer = [0; 1024];
+                    let text = lookup::read_link(&opened, &c_path(name)?, &mut buffer);
+                    let text = text.map(|text| PathBuf::from(OsStr::from_bytes(text)));
+                    self.links.extend(text.ok().map(|text| (path, text)));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a file if its bytes are those of a package.
+    fn copy_file(&mut self, parent: &OwnedFd, name: &Path, path: &Path) -> Result<(), Errno> {
+        let digests = self.digests.of(path);
+        if digests.is_empty() {
+            return Ok(());
+        }
+        // Nothing waits for the other end, should the file have become a FIFO.
+        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+        let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
+        let room = MAX_BYTES - self.bytes;
+        self.buffer.clear();
+        let status = match fstat(&opened) {
+            Ok(status) if is_for_all_by(&status, libc::S_IFREG, 0o444) => status,
+            Ok(_) | Err(_) => return Ok(()),
+        };
+        if u64::try_from(status.st_size).map_or(true, |size| size > room) {
+            return Ok(());
+        }
+        let read = File::from(opened).take(room + 1).read_to_end(&mut self.buffer);
+        let Ok(length) = read.map(|length| u64::try_from(length).unwrap_or(u64::MAX)) else {
+            return Ok(());
+        };
+        let digest: [u8; 16] = Md5::digest(&self.buffer).into();
+        if length > room || !digests.contains(&digest) {
+            return Ok(());
+        }
+        self.bytes += length;
+        let mode = if status.st_mode & 0o111 == 0o111 { 0o755 } else { 0o644 };
+        self.make_parents(path)?;
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+        let target = c_path(&relative(path))?;
+        match lookup::open(self.root, &target, flags, mode, Follow::Below) {
+            Ok(file) => {
+                File::from(file).write_all(&self.buffer).map_err(|error| errno_of(&error))?;
+                self.copied.insert(path.to_owned());
+                Ok(())
+            }
+            // A made-up file, such as `/etc/hosts`.
+            Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Copies links that lead to a file that cells have.
+    fn copy_links(&mut self) -> Result<(), Errno> {
+        for _ in 0..MAX_LINKS {
+            let links = std::mem::take(&mut self.links);
+            let before = links.len();
+            for (path, text) in links {
+                if self.copied.len() >= MAX_COPIED {
+                    return Ok(());
+                }
+                if !self.is_in_cells(&target(&path, &text)) {
+                    self.links.push((path, text));
+                    continue;
+                }
+                self.make_parents(&path)?;
+                match symlinkat(&text, self.root, &relative(&path)) {
+                    Ok(()) => drop(self.copied.insert(path)),
+                    Err(Errno::EEXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if self.links.len() == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if a cell has the path: as a copy, or as a part of the host that it is shown.
+    fn is_in_cells(&self, path: &Path) -> bool {
+        self.copied.contains(path) || self.shown.iter().any(|shown| path.starts_with(shown))
+    }
+
+    /// Makes the directories above a path in the cell.
+    fn make_parents(&mut self, path: &Path) -> Result<(), Errno> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        if parent == Path::new("/etc") || self.copied.contains(parent) {
+            return Ok(());
+        }
+        self.make_parents(parent)?;
+        match mkdirat(self.root, &relative(parent), Mode::from_bits_truncate(0o755)) {
+            Ok(()) | Err(Errno::EEXIST) => {
+                self.copied.insert(parent.to_owned());
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Opens an entry of a directory of the host. Does not leave its filesystem, and follows no links.
+fn open(directory: &OwnedFd, name: &Path, flags: i32) -> Result<OwnedFd, Errno> {
+    lookup::open(directory, &c_path(name)?, flags, 0, Follow::Beneath)
+}
+
+/// Returns true for a file of the type that owner, group and others may use in all of these ways.
+fn is_for_all(opened: &OwnedFd, kind: libc::mode_t, ways: libc::mode_t) -> bool {
+    fstat(opened).is_ok_and(|status| is_for_all_by(&status, kind, ways))
+}
+
+fn is_for_all_by(status: &FileStat, kind: libc::mode_t, ways: libc::mode_t) -> bool {
+    status.st_mode & libc::S_IFMT == kind && status.st_mode & ways == ways
+}
+
+/// Returns the path to which a link at `path` with this text leads.
+fn target(path: &Path, text: &Path) -> PathBuf {
+    let mut target = path.parent().unwrap_or(Path::new("/")).to_owned();
+    for part in text.components() {
+        match part {
+            Component::RootDir | Component::Prefix(_) => target = PathBuf::from("/"),
+            Component::CurDir => {}
+            Component::ParentDir => drop(target.pop()),
+            Component::Normal(name) => target.push(name),
+        }
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_leads_where_the_kernel_follows_it() {
+        for (path, text, expected) in [
+            ("/etc/os-release", "../usr/lib/os-release", "/usr/lib/os-release"),
+            (
+                "/etc/php/8.2/cli/conf.d/20-x.ini",
+                "/etc/php/8.2/mods-available/x.ini",
+                "/etc/php/8.2/mods-available/x.ini",
+            ),
+            ("/etc/a", "b/./c", "/etc/b/c"),
+            ("/etc/a", "../../../x", "/x"),
+        ] {
+            assert_eq!(target(Path::new(path), Path::new(text)), Path::new(expected), "{path}");
+        }
+    }
+}
