@@ -5,7 +5,8 @@
 //! `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `mediate`; `bare` has the tier without
 //! namespaces. `init` is pid 1 of the cell, `payload` the process that becomes the program, and
 //! `measure` checks both from outside. `report` defines their messages to the supervisor.
-//! `proc_files` reads procfs. `confine` has the walls of our processes that run no cell.
+//! `late_files` starts the process that completes a template. `proc_files` reads procfs. `confine`
+//! has the walls of our processes that run no cell.
 //!
 //! *Invariant:* between clone and exec there are only system calls. Everything of variable length
 //! is in the [`Design`] or [`Shared`] before the clone.

@@ -1,6 +1,7 @@
 //! `/proc` of a cell: its processes, facts of a machine of the cell's size, and no other entries.
 //!
-//! The facts are files of the template, mounted over the entries of the same names. Then the procfs
+//! The facts are files of the template, and a directory that covers `/proc/sys`, mounted over the
+//! entries of the same names. Then the procfs
 //! hides every entry that is not a process (`subset=pid` of proc(5)), so that later lookups fail.
 //! Entries in use at that moment remain: the facts, which are mount points, and two links that init
 //! holds open. Undoing the option needs CAP_SYS_ADMIN in the cell's user namespace, which no

@@ -2,7 +2,8 @@
 //! made for it.
 //!
 //! `template` builds it from `detached` mounts, which `placement` attaches. `protect` finds and
-//! covers files that the host obeys in a granted directory.
+//! covers files that the host obeys in a granted directory. `late` has the files that are made with
+//! the first cell: a machine's, and those of `packages`.
 
 pub(crate) mod detached;
 pub(crate) mod error;
