@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use md5::{Digest, Md5};
-use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
 use nix::unistd::symlinkat;
+use rustix::fs::{FileType, RawDir};
 
 use super::digests::Digests;
 use crate::rootfs::detached::relative;
@@ -25,6 +25,8 @@ const MAX_COPIED: usize = 4_000;
 const MAX_BYTES: u64 = 8 << 20;
 /// Maximum entries of all directories that are looked at.
 const MAX_ENTRIES: usize = 50_000;
+/// Bytes of entries that one getdents64(2) returns at most.
+const DIRECTORY_BYTES: usize = 32 << 10;
 /// Maximum levels of directories.
 const MAX_DEPTH: u8 = 8;
 /// Maximum links in a row that lead to a copied file.
@@ -77,14 +79,7 @@ impl<'a> Copier<'a> {
         if !is_for_all(&opened, libc::S_IFDIR, 0o555) {
             return Ok(());
         }
-        let Ok(held) = opened.try_clone() else { return Ok(()) };
-        let Ok(mut directory) = Dir::from_fd(held) else { return Ok(()) };
-        let mut entries: Vec<(CString, Option<Type>)> = directory
-            .iter()
-            .filter_map(Result::ok)
-            .map(|entry| (entry.file_name().to_owned(), entry.file_type()))
-            .filter(|(name, _)| !matches!(name.to_bytes(), b"." | b".."))
-            .collect();
+        let mut entries = entries(&opened);
         // The same files are copied each time, should a limit be reached.
         entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         for (name, kind) in entries {
@@ -98,9 +93,11 @@ impl<'a> Copier<'a> {
                 continue;
             }
             match kind {
-                Some(Type::Directory) if depth > 0 => self.walk(&opened, name, &path, depth - 1)?,
-                Some(Type::File) => self.copy_file(&opened, name, &path)?,
-                Some(Type::Symlink) => {
+                FileType::Directory if depth > 0 && self.may_have_files(&path, depth) => {
+                    self.walk(&opened, name, &path, depth - 1)?;
+                }
+                FileType::RegularFile => self.copy_file(&opened, name, &path)?,
+                FileType::Symlink => {
                     let mut buffer = [0; 1024];
                     let text = lookup::read_link(&opened, &c_path(name)?, &mut buffer);
                     let text = text.map(|text| PathBuf::from(OsStr::from_bytes(text)));
@@ -110,6 +107,11 @@ impl<'a> Copier<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns false for a directory of `/etc` itself in which no package has a file.
+    fn may_have_files(&self, path: &Path, depth: u8) -> bool {
+        depth < MAX_DEPTH || self.digests.are_below(path)
     }
 
     /// Copies a file if its bytes are those of a package.
@@ -202,6 +204,20 @@ impl<'a> Copier<'a> {
             Err(errno) => Err(errno),
         }
     }
+}
+
+/// Returns the entries of a directory with their types, as far as it can be read.
+fn entries(directory: &OwnedFd) -> Vec<(CString, FileType)> {
+    let mut buffer = Vec::with_capacity(DIRECTORY_BYTES);
+    let mut reader = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut entries = Vec::new();
+    while let Some(Ok(entry)) = reader.next() {
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            entries.push((name.to_owned(), entry.file_type()));
+        }
+    }
+    entries
 }
 
 /// Opens an entry of a directory of the host. Does not leave its filesystem, and follows no links.

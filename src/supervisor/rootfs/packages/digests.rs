@@ -1,6 +1,6 @@
 //! The digests of configuration files in the databases of dpkg and ucf.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -18,18 +18,33 @@ const MAX_DATABASE: u64 = 64 << 20;
 /// An MD5 digest.
 pub(super) type Digest = [u8; 16];
 
-/// The digests of each file, by its absolute path: both databases may have one.
+/// The digests of configuration files.
 #[derive(Debug, Default)]
-pub(super) struct Digests(HashMap<PathBuf, Vec<Digest>>);
+pub(super) struct Digests {
+    /// Digests by absolute path: both databases may have one.
+    by_path: HashMap<PathBuf, Vec<Digest>>,
+    /// Names in `/etc` of these files, or of the directories that they are in.
+    names: HashSet<Vec<u8>>,
+}
 
 impl Digests {
     /// Returns the digests with which packages shipped the file.
     pub(super) fn of(&self, path: &Path) -> &[Digest] {
-        self.0.get(path).map_or(&[], Vec::as_slice)
+        self.by_path.get(path).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns true if there are digests of files in this directory of `/etc` or below it.
+    pub(super) fn are_below(&self, directory: &Path) -> bool {
+        directory.file_name().is_some_and(|name| self.names.contains(name.as_bytes()))
     }
 
     fn add(&mut self, (path, digest): (&[u8], Digest)) {
-        self.0.entry(PathBuf::from(OsStr::from_bytes(path))).or_default().push(digest);
+        let Some(below) = path.strip_prefix(b"/etc/") else { return };
+        let name = below.split(|byte| *byte == b'/').next().unwrap_or_default();
+        if !self.names.contains(name) {
+            self.names.insert(name.to_owned());
+        }
+        self.by_path.entry(PathBuf::from(OsStr::from_bytes(path))).or_default().push(digest);
     }
 }
 
