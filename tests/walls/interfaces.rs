@@ -2,8 +2,9 @@
 //! an answer, and no program changes anything, learns of another namespace, or takes memory without
 //! an account.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::server::Server;
 use crate::support::{
     CALLS, Caller, Check, Claim, Failed, Need, claim, denials, equal, holds, text,
 };
@@ -16,6 +17,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("java_lists_the_interfaces", java_lists).wants(&[Need::Java]),
     claim("a_program_of_the_c_library_lists_the_interfaces", c_lists).needs(&[Need::Gcc]),
     claim("a_cell_with_egress_has_its_own_link_as_well", link).needs(PYTHON),
+    claim("sessions_and_fresh_cells_of_a_server_list_theirs", served).needs(PYTHON),
     claim("sockets_have_different_ports_and_answers_name_them", ports).needs(PYTHON),
     claim("localhost_is_resolved_as_without_a_network", resolved).needs(PYTHON),
     claim("nothing_is_changed", changes).needs(PYTHON),
@@ -174,6 +176,27 @@ print(ask(NEWLINK, ACK, link(2)), ask(SETLINK, ACK, link(3)), ask(DELADDR, ACK, 
 EPERM EPERM EPERM
 ";
     equal("lo and the link", (text(&report, "stdout"), denials(&report)), (expected, vec![]))
+}
+
+fn served(caller: &Caller) -> Check {
+    let line = "/usr/bin/python3 -c 'import socket; print(socket.if_nameindex())'";
+    let lo = "[(1, 'lo')]\n";
+    let link = "[(1, 'lo'), (2, 'eth0'), (3, 'out')]\n";
+    let servers: [(&[&str], &str); 2] = [(&[], lo), (&["--egress", "192.0.2.7:443"], link)];
+    for (options, expected) in servers {
+        let words = [&["serve", "--tools", "shell,exec"], options].concat();
+        let mut server = Server::of(caller.cofferdam(&words));
+        // The first command of a session, the second, and a cell for one call.
+        for tool in ["bash", "bash", "bash_exec"] {
+            let result = server.result(tool, json!({ "command": line }));
+            let seen = result.pointer("/structuredContent/stdout").and_then(Value::as_str);
+            equal(tool, seen, Some(expected))?;
+            let denied = result.pointer("/structuredContent/denials").and_then(Value::as_array);
+            holds("nothing is denied", &result, denied.is_none_or(Vec::is_empty))?;
+        }
+        equal("code", server.close(), Some(0))?;
+    }
+    Ok(())
 }
 
 fn ports(caller: &Caller) -> Check {
