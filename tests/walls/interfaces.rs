@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::server::Server;
 use crate::support::{
-    CALLS, Caller, Check, Claim, Failed, Need, claim, denials, equal, holds, text,
+    CALLS, Caller, Check, Claim, Failed, Finished, Need, claim, denials, equal, holds, patience,
+    text,
 };
 
 const PYTHON: &[Need] = &[Need::Python];
@@ -29,6 +30,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("buffers_keep_their_sizes_and_those_of_other_sockets_do_not", sizes).needs(PYTHON),
     claim("a_request_in_a_loop_harms_no_other_cell", looped).needs(PYTHON),
     claim("no_other_netlink_is_there", protocols).needs(PYTHON),
+    claim("a_cell_works_where_the_host_leaves_netlink_out", left_out).needs(PYTHON),
     claim("the_lower_tier_has_none", lower).needs(&[Need::Python, Need::LandlockScope]),
 ];
 
@@ -479,6 +481,29 @@ print(call(53, 16, 3, 0, bytes(8)))";
     equal("reported", denials(&report), counted)?;
     let control = caller.python_outside(&format!("{CALLS}\nprint(call(41, 16, 3, 15) > 2)"))?;
     equal("outside there is another", control.trimmed(), "True")
+}
+
+/// A filter around cofferdam (RestrictAddressFamilies of systemd, a container's) may refuse netlink:
+/// the loopback is made in another way.
+fn left_out(caller: &Caller) -> Check {
+    let inside = format!(
+        "{CALLS}
+s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname(), 10)
+print(call(41, 16, 3, 0), call(41, 16, 2, 0), socket.getaddrinfo('localhost', 80, socket.AF_INET, 0, 0, socket.AI_ADDRCONFIG)[0][4][0])"
+    );
+    let outside = format!(
+        "{CALLS}
+steps = [(0x20, 0, 0, 0), (0x15, 0, 3, native(41)), (0x20, 0, 0, 16), (0x15, 0, 1, 16), (6, 0, 0, 0x50000 | 97), (6, 0, 0, 0x7fff0000)]
+text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(steps), ctypes.addressof(text)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+os.execv(sys.argv[1], [sys.argv[1], 'run', '--', '/usr/bin/python3', '-c', sys.argv[2]])"
+    );
+    let mut command = caller.outside("/usr/bin/python3");
+    command.arg("-c").arg(&outside).arg(caller.binary()).arg(&inside);
+    let output = Finished::run(command, patience())?;
+    let expected = ("EAFNOSUPPORT EAFNOSUPPORT 127.0.0.1", "");
+    equal("without netlink", (output.trimmed(), output.stderr.as_str()), expected)
 }
 
 /// Without a network namespace the answer would be about the host.
