@@ -67,7 +67,7 @@ impl LoopbackPlan {
     pub(crate) fn make(&self) -> Result<()> {
         match rtnetlink::open() {
             Ok(route) => self.0.send(&route),
-            // A filter of the host that leaves netlink out: programs in the cell have none either.
+            // A filter of the host leaves netlink out, for programs in the cell too.
             Err(Errno::EAFNOSUPPORT | Errno::EPERM | Errno::EACCES) => net::loopback_up(),
             Err(errno) => Err(errno),
         }
