@@ -257,7 +257,7 @@ fn mounts(process: impl AsFd, design: &Design) -> Result<u32, UnfitCell> {
         };
         let has = |option: &[u8]| options.split(|byte| *byte == b',').any(|word| word == option);
         demand(has(b"nosuid"), "nosuid")?;
-        // The five devices are bound one by one; no other can be created in their place.
+        // The devices are bound one by one; no other can be created in their place.
         demand(has(b"nodev") || point.starts_with(b"/dev/"), "nodev")?;
         // The cell's procfs may be writable: entries that could do harm are hidden.
         covered |= point == b"/tmp";

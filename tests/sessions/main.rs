@@ -199,6 +199,9 @@ fn pseudo_terminals() -> Vec<Claim> {
         claim("signals_of_a_made_terminal_stay_in_its_session", pseudo_terminals::signals)
             .needs(&[Need::Python]),
         claim("a_cell_of_one_call_has_no_terminals", pseudo_terminals::of_one_call),
+        claim("a_session_without_a_devpts_works_and_says_so", pseudo_terminals::refused)
+            .only(support::For::Root)
+            .needs(&[Need::Strace]),
     ]
 }
 

@@ -177,3 +177,29 @@ pub fn of_one_call(caller: &Caller) -> Check {
     let answer = server.tool("bash_exec", &json!({ "command": command }))?;
     equal("an empty directory", story(&answer), (Some(0), "1\n".to_owned()))
 }
+
+/// Where a kernel or a container refuses the mount, a session has no terminals, and works otherwise.
+pub fn refused(caller: &Caller) -> Check {
+    let mut command = caller.outside("strace");
+    command.args([
+        "-f",
+        "-q",
+        "-o",
+        "/dev/null",
+        "-P",
+        "/dev/pts",
+        "-e",
+        "inject=mount:error=EPERM",
+    ]);
+    command.arg(caller.binary()).args(["serve"]);
+    let mut server = Server::of(command)?;
+    server.gives(
+        "echo ran; ls /dev/pts; cat /dev/ptmx 2>&1 | grep -c 'No such file'",
+        0,
+        "ran\n1\n",
+    )?;
+    let answer = server.with(&json!({ "command": "echo ran", "tty": true }))?;
+    let reason = "step opening a terminal for the command";
+    holds("refused", &answer, text(&answer).contains(reason))?;
+    server.gives("echo on", 0, "on\n")
+}

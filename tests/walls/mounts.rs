@@ -6,7 +6,7 @@ use crate::support::{
 
 pub const CLAIMS: &[Claim] = &[
     claim("the_root_contains_only_the_profiles_paths", root_listing),
-    claim("the_devices_are_five_and_no_disk", devices),
+    claim("the_devices_are_listed_and_no_disk", devices),
     claim("etc_is_made_up", etc),
     claim("host_files_are_read_only", read_only),
     claim("paths_of_the_host_are_not_there", absent),
@@ -50,17 +50,22 @@ fn root_listing(caller: &Caller) -> Check {
 
 fn devices(caller: &Caller) -> Check {
     let output = caller.bash(
-        "cd /dev; echo *; ls -A session; stat -c '%n %F %t,%T' null zero full random urandom",
+        "cd /dev; echo *; ls -A session; stat -Lc '%n %F %t,%T' null zero full random urandom tty ptmx",
     )?;
-    let device = |name: &str, minor: u8| format!("{name} character special file 1,{minor}\n");
+    let node = |name: &str, major: u8, minor: u8| {
+        format!("{name} character special file {major},{minor}\n")
+    };
+    let device = |name: &str, minor: u8| node(name, 1, minor);
     let expected = format!(
         // A session has its mailbox there; here it is empty.
-        "fd full null random session shm stderr stdin stdout urandom zero\n{}{}{}{}{}",
+        "fd full null ptmx pts random session shm stderr stdin stdout tty urandom zero\n{}{}{}{}{}{}{}",
         device("null", 3),
         device("zero", 5),
         device("full", 7),
         device("random", 8),
-        device("urandom", 9)
+        device("urandom", 9),
+        node("tty", 5, 0),
+        node("ptmx", 5, 2)
     );
     equal("/dev", output.stdout, expected)?;
     let used = caller.bash("echo x >/dev/null && head -c2 /dev/zero | wc -c && head -c2 /dev/urandom | wc -c; echo x >/dev/full")?;
@@ -155,7 +160,7 @@ fn flags(caller: &Caller) -> Check {
         let (Some(target), Some(options)) = (fields.get(4), fields.get(5)) else { continue };
         let has = |option: &str| options.split(',').any(|one| one == option);
         holds("nosuid", line, has("nosuid"))?;
-        // nodev would make the five devices useless: they are bound one by one.
+        // nodev would make the devices useless: they are bound one by one.
         holds("nodev", line, has("nodev") || target.starts_with("/dev/"))?;
         holds("read-only", line, has("ro") || own.contains(target))?;
         count += 1;
