@@ -190,6 +190,7 @@ fn pseudo_terminals() -> Vec<Claim> {
     vec![
         claim("programs_of_a_session_make_terminals", pseudo_terminals::made).needs(script),
         claim("programs_find_their_terminal_by_every_name", pseudo_terminals::found).needs(script),
+        claim("terminals_work_where_init_opens_files", pseudo_terminals::granted).needs(script),
         claim("a_tmux_server_stays_with_its_session", pseudo_terminals::kept).needs(&[Need::Tmux]),
         claim("every_forbidden_request_on_a_made_terminal_is_refused", pseudo_terminals::requests)
             .needs(&[Need::Python]),

@@ -37,6 +37,28 @@ pub fn found(caller: &Caller) -> Check {
     server.gives(without, 1, "1\nnot a tty\n")
 }
 
+/// In a granted workspace init opens files for writing, which concerns terminals too.
+pub fn granted(caller: &Caller) -> Check {
+    let workspace = caller.directory("granted")?;
+    let options = ["--workspace", &workspace.to_string_lossy()];
+    let mut server = Server::configured(caller, "", &[], &options)?;
+    let inside = "tty; : <>/dev/tty && echo both; exec 4</dev/tty; echo through >/dev/fd/4; \
+                  echo by number >/dev/pts/0; tty <>/dev/tty";
+    let answer = server.bash(&format!("script -qec '{inside}' typescript"))?;
+    let expected = "/dev/pts/0\nboth\nthrough\nby number\n/dev/pts/0\n";
+    equal("script", story(&answer), (Some(0), expected.to_owned()))?;
+    server.gives(
+        "tail -n +2 typescript | head -1 | tr -d '\\r'; rm typescript",
+        0,
+        "/dev/pts/0\n",
+    )?;
+    let without = "{ : <>/dev/tty; } 2>&1 | grep -c 'No such device or address'";
+    server.gives(without, 0, "1\n")?;
+    let at = json!({ "command": "tty; : <>/dev/tty && echo both; script -qec tty /dev/null", "tty": true });
+    let expected = "/dev/pts/0\nboth\n/dev/pts/1\n";
+    equal("at a terminal", story(&server.with(&at)?), (Some(0), expected.to_owned()))
+}
+
 pub fn kept(caller: &Caller) -> Check {
     let mut server = Server::start(caller, "")?;
     let start =
