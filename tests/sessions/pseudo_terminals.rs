@@ -145,7 +145,7 @@ pub fn counted(caller: &Caller) -> Check {
     server.gives("echo 'time.sleep(600)' >>all.py; python3 all.py >out & until [ -s out ]; do sleep 0.05; done; cat out",
         0, &format!("{MAX} 28\n"))?;
     let answer = server.with(&json!({ "command": "echo ran", "tty": true }))?;
-    holds("refused", &answer, text(&answer).contains("16 terminals of one session"))?;
+    holds("refused", &answer, text(&answer).contains("hold all of its 16 terminals; end some"))?;
     server.gives("echo on", 0, "on\n")?;
     // Another session has its own.
     let other = json!({ "command": "tty", "tty": true, "session": "b" });

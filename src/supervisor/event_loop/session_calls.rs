@@ -427,9 +427,10 @@ fn reason(undelivered: Undelivered) -> Failure {
     let Undelivered { errno, lacks, .. } = undelivered;
     let step = match (lacks, errno) {
         (Lacks::Terminal, Errno::ENOSPC) => {
-            let what =
-                format!("the {MAX_TERMINALS} terminals of one session, which its programs hold");
-            return Failure::Busy { what };
+            let why = format!(
+                "programs of this session hold all of its {MAX_TERMINALS} terminals; end some of them"
+            );
+            return Failure::Refused { why };
         }
         (Lacks::Terminal, _) => "opening a terminal for the command",
         (Lacks::File, _) => "laying the command before the shell",
