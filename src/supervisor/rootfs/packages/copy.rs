@@ -10,7 +10,8 @@ use std::path::{Component, Path, PathBuf};
 
 use md5::{Digest, Md5};
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
 use nix::unistd::symlinkat;
 use rustix::fs::{FileType, RawDir};
 
@@ -37,7 +38,7 @@ pub(super) struct Copier<'a> {
     /// The root of the template, writable.
     root: &'a OwnedFd,
     /// Paths that a cell has already.
-    shown: &'a [PathBuf],
+    shown: HashSet<&'a Path>,
     digests: &'a Digests,
     /// Paths that were copied, and directories that were made for them.
     copied: HashSet<PathBuf>,
@@ -52,7 +53,7 @@ impl<'a> Copier<'a> {
     pub(super) fn new(root: &'a OwnedFd, shown: &'a [PathBuf], digests: &'a Digests) -> Self {
         Self {
             root,
-            shown,
+            shown: shown.iter().map(PathBuf::as_path).collect(),
             digests,
             copied: HashSet::new(),
             bytes: 0,
@@ -89,7 +90,7 @@ impl<'a> Copier<'a> {
             }
             let name = Path::new(OsStr::from_bytes(name.to_bytes()));
             let path = path.join(name);
-            if self.shown.contains(&path) {
+            if self.shown.contains(path.as_path()) {
                 continue;
             }
             match kind {
@@ -103,7 +104,12 @@ impl<'a> Copier<'a> {
                     let text = text.map(|text| PathBuf::from(OsStr::from_bytes(text)));
                     self.links.extend(text.ok().map(|text| (path, text)));
                 }
-                _ => {}
+                FileType::Directory
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => {}
             }
         }
         Ok(())
@@ -186,7 +192,7 @@ impl<'a> Copier<'a> {
 
     /// Returns true if a cell has the path: as a copy, or as a part of the host that it is shown.
     fn is_in_cells(&self, path: &Path) -> bool {
-        self.copied.contains(path) || self.shown.iter().any(|shown| path.starts_with(shown))
+        self.copied.contains(path) || path.ancestors().any(|above| self.shown.contains(above))
     }
 
     /// Makes the directories above a path in the cell.
@@ -213,9 +219,17 @@ fn entries(directory: &OwnedFd) -> Vec<(CString, FileType)> {
     let mut entries = Vec::new();
     while let Some(Ok(entry)) = reader.next() {
         let name = entry.file_name();
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            entries.push((name.to_owned(), entry.file_type()));
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
         }
+        let mut kind = entry.file_type();
+        // Some filesystems do not have it in the directory.
+        if kind == FileType::Unknown
+            && let Ok(status) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        {
+            kind = FileType::from_raw_mode(status.st_mode);
+        }
+        entries.push((name.to_owned(), kind));
     }
     entries
 }
