@@ -396,7 +396,7 @@ fn kept(caller: &Caller) -> Check {
 }
 
 /// Workspaces whose files name a repository that has nothing to do with them: how each is made, and the remark.
-const STRANGERS: [(&str, &str); 12] = [
+const STRANGERS: [(&str, &str); 13] = [
     ("echo \"gitdir: $PWD/secret/.git\" > w/.git", "does not name this directory in turn: `--rw "),
     ("echo 'gitdir: ../secret/.git' > w/.git", "does not name this directory in turn: `--rw "),
     ("ln -s ../secret/.git w/.git", "does not name this directory in turn: `--rw "),
@@ -420,6 +420,10 @@ const STRANGERS: [(&str, &str); 12] = [
         "which cells do not have: `--ro ",
     ),
     ("git init -q w && echo ../../../secret > w/.git/objects/info/alternates", ""),
+    (
+        "git init -q w && git init -q w/in && echo ../../in/.git/objects > w/.git/objects/info/alternates",
+        "",
+    ),
     (
         "mv secret/.git secret/priv && git config -f secret/priv/config core.worktree \"$PWD/w\" && echo 'gitdir: ../secret/priv' > w/.git",
         "which is not named like a repository: `--rw ",

@@ -64,46 +64,48 @@ impl RepositoryElsewhere {
     pub(crate) fn find(mounts: &mut [MountRequest]) -> Self {
         let mut found = Self::default();
         let workspace = mounts.iter().find(|mount| mount.cell == Path::new(WORKSPACE));
-        let Some((top, access)) =
-            workspace.and_then(|mount| Some((mount.host.canonicalize().ok()?, mount.access)))
-        else {
-            return found;
-        };
-        let home = accounts::home().and_then(|home| home.canonicalize().ok());
-        let is_forbidden = |directory: &Path| {
-            directory.parent().is_none()
-                || home.as_deref().is_some_and(|home| home.starts_with(directory))
-        };
-        let mut above = top.ancestors().take_while(|directory| !is_forbidden(directory));
-        let Some((directory, entry)) = above.find_map(|directory| {
-            let entry = directory.join(GIT);
-            entry.symlink_metadata().ok().map(|metadata| (directory.to_owned(), metadata))
-        }) else {
-            return found;
-        };
-        let asked = Asked { top: &top, access, owner: owner(&top) };
-        let git = directory.join(GIT);
-        if entry.is_symlink() || entry.is_file() {
-            found.named(&asked, &directory, mounts);
-        } else if directory != top {
-            found.enclosing(&asked, &directory, mounts);
-        } else {
+        let Some(MountRequest { host, access, .. }) = workspace.cloned() else { return found };
+        // Most workspaces: two calls of the system.
+        let git = host.join(GIT);
+        if git.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             found.alternates(&git, mounts);
             // A worktree that is added to another grant names the workspace by its path.
             let is_neighbour = |mount: &MountRequest| {
                 mount.access == Access::Unguarded && mount.cell == mount.host
             };
-            found.needs_host_path = access == Access::Unguarded && mounts.iter().any(is_neighbour);
+            found.needs_host_path = access == Access::Unguarded
+                && mounts.iter().any(is_neighbour)
+                && host.canonicalize().is_ok_and(|top| can_have_host_path(&top, mounts));
+            return found;
         }
-        if found.needs_host_path && !can_have_host_path(&top, mounts) {
-            let remark = format!(
-                "the workspace has a part of its repository elsewhere, and git would find that only if cells had `{}` at \
-                 this path, which they cannot",
-                shown(&top)
-            );
-            return Self { remarks: vec![remark], ..Self::default() };
+        let Ok(top) = host.canonicalize() else { return found };
+        let above = top.ancestors().find_map(|directory| {
+            let entry = directory.join(GIT);
+            entry.symlink_metadata().ok().map(|metadata| (directory.to_owned(), metadata))
+        });
+        let Some((directory, entry)) = above.filter(|(directory, _)| is_project(directory)) else {
+            return found;
+        };
+        let asked = Asked { top: &top, access, owner: owner(&top) };
+        if entry.is_symlink() || entry.is_file() {
+            found.named(&asked, &directory, mounts);
+        } else if directory != top {
+            found.enclosing(&asked, &directory, mounts);
         }
-        found
+        found.where_shown(&top, mounts)
+    }
+
+    /// Returns this if cells can have the workspace at the path that is needed, else the reason.
+    fn where_shown(self, top: &Path, mounts: &[MountRequest]) -> Self {
+        if !self.needs_host_path || can_have_host_path(top, mounts) {
+            return self;
+        }
+        let remark = format!(
+            "the workspace has a part of its repository elsewhere, and git would find that only if cells had `{}` at this \
+             path, which they cannot",
+            shown(top)
+        );
+        Self { remarks: vec![remark], ..Self::default() }
     }
 
     /// Returns the remarks on a workspace that is granted for writing and alone.
@@ -197,9 +199,13 @@ impl RepositoryElsewhere {
         for line in lines.filter(|line| !line.starts_with(b"#")).take(MAX_ALTERNATES) {
             let path = Path::new(std::ffi::OsStr::from_bytes(line));
             let Ok(path) = objects.join(path).canonicalize() else { continue };
+            let is_within = |mount: &MountRequest| {
+                mount.cell == Path::new(WORKSPACE)
+                    && mount.host.canonicalize().is_ok_and(|top| path.starts_with(top))
+            };
             let is_whole = path.file_name().is_some_and(|name| name == "objects")
                 && path.parent().is_some_and(is_repository);
-            if !is_whole || self.is_granted(&path, mounts) {
+            if !is_whole || mounts.iter().any(is_within) || self.is_granted(&path, mounts) {
                 continue;
             }
             self.remarks.push(format!(
@@ -446,6 +452,12 @@ fn offset(rest: &mut &[u8]) -> Option<usize> {
         }
         value = value.checked_add(1)?;
     }
+}
+
+/// Returns true unless a directory is the root, the home or one that contains the home.
+fn is_project(directory: &Path) -> bool {
+    let home = accounts::home().and_then(|home| home.canonicalize().ok());
+    directory.parent().is_some() && !home.is_some_and(|home| home.starts_with(directory))
 }
 
 /// Returns true if cells can have the workspace at its path on the host: no other grant is there or around it.
