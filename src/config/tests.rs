@@ -286,6 +286,7 @@ fn every_value_is_shown_with_its_source() {
         "exec.working_dir = /workspace (default)".to_owned(),
         "exec.history = 100 (default)".to_owned(),
         "git.identity = true (default)".to_owned(),
+        "git.elsewhere = true (default)".to_owned(),
         "toolchains.grant = auto (default)".to_owned(),
         "toolchains.cache = 4G (default)".to_owned(),
         "guard.names =  (default)".to_owned(),

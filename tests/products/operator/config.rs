@@ -61,6 +61,7 @@ exec.max_timeout       300s         default
 exec.working_dir       /workspace   default
 exec.history           9            BASH_MCP_MAX_HISTORY
 git.identity           true         default
+git.elsewhere          true         default
 toolchains.grant       auto         default
 toolchains.cache       4G           default
 guard.names                         default
