@@ -204,10 +204,9 @@ impl Terms {
             ended.denials.iter().map(|denied| DenialReport::of(denied, &self.profile).line());
         let network = ended.network.iter().flat_map(network::denials);
         // The error of a limit that ended the call is printed apart. The text of standard error went to its reader.
-        let limits = match ended.outcome {
-            Outcome::Limit(_) => Vec::new(),
-            _ => met_limits::remarks(ended, "", &self.limits),
-        };
+        let is_limit = matches!(ended.outcome, Outcome::Limit(_));
+        let limits = met_limits::remarks(ended, "", &self.limits);
+        let limits = limits.into_iter().filter(|_| !is_limit);
         calls.chain(network).map(without_brackets).chain(limits).collect()
     }
 
