@@ -23,6 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("all_files_in_etc_have_a_reason", reasons).needs(&[Need::Python]),
     claim("the_machine_is_made_up", machine).needs(&[Need::Python]),
     claim("temporary_files_are_the_cell_s_own", temporary_files),
+    claim("programs_find_their_configuration", programs),
 ];
 
 /// Makes the host's `/etc` with the files of the tests, and dpkg's database of them. `list` adds a
@@ -248,4 +249,25 @@ fn temporary_files(caller: &Caller) -> Check {
     let output = caller.run(&["--ro", &format!("{path}:{path}")], &["ls", "/var/tmp"])?;
     let name = grant.path().file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
     equal("the grant alone", output.trimmed(), name)
+}
+
+/// Programs of Debian that did not work without their files. Each is tried where it is installed.
+fn programs(caller: &Caller) -> Check {
+    for (program, line) in [
+        ("getent", "getent services ssh domain; getent protocols tcp"),
+        ("cat", "cat /etc/os-release /etc/mime.types | wc -l"),
+        ("php", "php -m"),
+        ("mvn", "mvn -v | grep -c 'Apache Maven'"),
+        ("aspell", "echo helo | aspell -a | cut -c1-15"),
+        ("nproc", "nproc --all"),
+    ] {
+        let is_there = caller.bash_outside(&format!("command -v {program}"))?.code == 0;
+        if !is_there {
+            continue;
+        }
+        let outside = caller.bash_outside(line)?;
+        let inside = caller.bash(line)?;
+        equal(program, (inside.code, inside.stdout), (outside.code, outside.stdout))?;
+    }
+    Ok(())
 }
