@@ -97,7 +97,7 @@ pub struct ToolError {
     pub kind: ErrorType,
     pub message: String,
     /// Facts for a program, such as the size of a network that is too large.
-    pub facts: Map<String, Value>,
+    pub facts: Box<Map<String, Value>>,
     /// The way out, where it is another than the usual one of this kind.
     pub suggestion: Option<String>,
 }
@@ -105,7 +105,7 @@ pub struct ToolError {
 impl ToolError {
     /// Makes an error without facts.
     pub fn new(kind: ErrorType, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), facts: Map::new(), suggestion: None }
+        Self { kind, message: message.into(), facts: Box::default(), suggestion: None }
     }
 
     pub(crate) fn with_suggestion(self, suggestion: impl Into<String>) -> Self {
@@ -136,7 +136,7 @@ impl From<BadRequest> for ToolError {
         let error = invalid(format!("{bad}{hint}"));
         if let BadWords::Value { too_large: Some(large), .. } = words {
             let error = error.with_suggestion(format!("Use /{} or smaller", large.prefix));
-            return Self { facts: facts(large), ..error };
+            return Self { facts: Box::new(facts(large)), ..error };
         }
         let is_elsewhere = matches!(words, BadWords::Value { elsewhere: true, .. });
         if is_elsewhere { error.with_suggestion(advice::PERMISSION) } else { error }
