@@ -87,8 +87,8 @@ impl Reader for OutputReader {
             return;
         }
         for event in self.stream().push(bytes, Instant::now()) {
-            let sent = self.events().as_ref().map(|events| events.try_send(event));
-            if sent.is_some_and(|sent| sent.is_err()) {
+            let is_sent = self.events().as_ref().map(|events| events.try_send(event).is_ok());
+            if is_sent == Some(false) {
                 tracing::debug!("the client is too slow: a message of a script is left out");
             }
         }
