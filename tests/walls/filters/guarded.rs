@@ -203,7 +203,12 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
             }
         }
     }
-    // Only route netlink, and only its filter and the size of its messages.
+    an_init_makes_route_netlink_alone(&cells);
+}
+
+/// Checks that only the init of a cell with interfaces makes sockets: of route netlink, with options for its filter and
+/// the size of its messages alone.
+fn an_init_makes_route_netlink_alone(cells: &[Mediation]) {
     let makes = |index: usize, name: &str, arguments: [u64; 3]| {
         let [first, second, third] = arguments;
         let arguments = [first, second, third, 0, 0, 0];
