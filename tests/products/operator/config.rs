@@ -105,6 +105,7 @@ http.certificate                    default
 http.key                            default
 http.sessions          64           default
 http.streams           64           default
+http.rate              10           default
 http.pre_stop                       default
 http.drain             5s           default
 http.tokens                         default

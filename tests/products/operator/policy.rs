@@ -40,7 +40,7 @@ fn a_policy_file_is_checked_without_being_in_force() -> io::Result<()> {
     fs::write(second, TEAM.replace("why = \"sums are enough\"", "wyh = \"sums are enough\""))?;
     let both = format!(
         "{mistake}b.toml:17:1: unknown field `wyh`, expected one of `id`, `tools`, `clients`, `action`, \
-         `profile`, `choice`, `egress`, `limits`, `why`, `matches`, `not_matches`\nhint: did you mean `why`?\n"
+         `profile`, `choice`, `egress`, `commands`, `limits`, `why`, `matches`, `not_matches`\nhint: did you mean `why`?\n"
     );
     assert_eq!(configured.run(&["policy", "check", "a.toml", "b.toml"])?, refused(&both));
     Ok(())

@@ -130,7 +130,7 @@ fn existing_files_stay_and_mistakes_are_reported() -> std::io::Result<()> {
 /// A script that asks for what no shipped profile gives, and says what became of it.
 const ASKS: &str = "#!/bin/bash\n\
     source \"$MCP_SDK/tool-sdk.sh\"\n\
-    sync\n\
+    chrt --other 0 true\n\
     [[ -e $(mcp_args_get .file) ]] && said=found || said=absent\n\
     mcp_result_success \"$(mcp_json_obj said \"$said\")\"\n";
 
@@ -157,7 +157,7 @@ fn learn_prints_a_profile_that_works() -> std::io::Result<()> {
     assert!(error.contains("the tool answered: ") && error.contains("absent"), "{error}");
     let path = format!("[[path]]\nhost = {file:?}\nwhy = \"\"\n");
     assert!(learned.contains(&path), "{learned}");
-    assert!(learned.contains("names = [\"sync\"]\nwhy = \"\"\n"), "{learned}");
+    assert!(learned.contains("names = [\"sched_setattr\"]\nwhy = \"\"\n"), "{learned}");
     // The profile grants nothing before its reasons are written, and then what was asked for.
     let configuration = folder.path().join("configuration");
     let profiles = configuration.join("sandbox-profiles");

@@ -127,7 +127,7 @@ fn scripts_work_in_the_projects_roots_only() {
     let mut server = Server::of(command(&directory, &[]));
     let text = ask(&mut server, "tools/call", json!({"name": "r"}))["result"]["content"][0]["text"]
         .clone();
-    let expected = "[{\"name\":\"Data\",\"path\":\"/workspace/data\",\"uri\":\"file:///workspace/data\"}] 1\ndata/f\n";
+    let expected = "[{\"uri\":\"file:///workspace/data\",\"name\":\"Data\",\"path\":\"/workspace/data\"}] 1\ndata/f\n";
     assert_eq!(text, expected);
 }
 

@@ -33,6 +33,35 @@ const MAX_DEPTH: u8 = 8;
 /// Maximum links in a row that lead to a copied file.
 const MAX_LINKS: u8 = 4;
 
+/// Paths that only services of the host, its boot and its logins read. Without them a copy takes two
+/// thirds of the time.
+const LEFT_OUT: [&str; 24] = [
+    "/etc/X11",
+    "/etc/apparmor.d",
+    "/etc/cron.d",
+    "/etc/cron.daily",
+    "/etc/cron.hourly",
+    "/etc/cron.monthly",
+    "/etc/cron.weekly",
+    "/etc/default",
+    "/etc/grub.d",
+    "/etc/init",
+    "/etc/init.d",
+    "/etc/initramfs-tools",
+    "/etc/kernel",
+    "/etc/logrotate.d",
+    "/etc/modprobe.d",
+    "/etc/pam.d",
+    "/etc/security",
+    "/etc/skel",
+    "/etc/ssh/moduli",
+    "/etc/sv",
+    "/etc/sysctl.d",
+    "/etc/systemd",
+    "/etc/udev",
+    "/etc/ufw",
+];
+
 /// A copy in progress.
 pub(super) struct Copier<'a> {
     /// The root of the template, writable.
@@ -90,7 +119,7 @@ impl<'a> Copier<'a> {
             }
             let name = Path::new(OsStr::from_bytes(name.to_bytes()));
             let path = path.join(name);
-            if self.shown.contains(path.as_path()) {
+            if self.shown.contains(path.as_path()) || is_left_out(&path) {
                 continue;
             }
             match kind {
@@ -130,20 +159,21 @@ impl<'a> Copier<'a> {
         let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
         let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
         let room = MAX_BYTES - self.bytes;
-        self.buffer.clear();
         let status = match fstat(&opened) {
             Ok(status) if is_for_all_by(&status, libc::S_IFREG, 0o444) => status,
             Ok(_) | Err(_) => return Ok(()),
         };
-        if u64::try_from(status.st_size).map_or(true, |size| size > room) {
-            return Ok(());
-        }
-        let read = File::from(opened).take(room + 1).read_to_end(&mut self.buffer);
-        let Ok(length) = read.map(|length| u64::try_from(length).unwrap_or(u64::MAX)) else {
+        let Some(length) = u64::try_from(status.st_size).ok().filter(|length| *length <= room)
+        else {
             return Ok(());
         };
+        self.buffer.resize(usize::try_from(length).map_err(|_| Errno::EFBIG)?, 0);
+        // A file that has become longer or shorter has another digest, or is as it was shipped.
+        if File::from(opened).read_exact(&mut self.buffer).is_err() {
+            return Ok(());
+        }
         let digest: [u8; 16] = Md5::digest(&self.buffer).into();
-        if length > room || !digests.contains(&digest) {
+        if !digests.contains(&digest) {
             return Ok(());
         }
         self.bytes += length;
@@ -210,6 +240,10 @@ impl<'a> Copier<'a> {
             Err(errno) => Err(errno),
         }
     }
+}
+
+fn is_left_out(path: &Path) -> bool {
+    LEFT_OUT.iter().any(|left_out| path.as_os_str() == *left_out)
 }
 
 /// Returns the entries of a directory with their types, as far as it can be read.
