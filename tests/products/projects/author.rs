@@ -130,7 +130,7 @@ fn existing_files_stay_and_mistakes_are_reported() -> std::io::Result<()> {
 /// A script that asks for what no shipped profile gives, and says what became of it.
 const ASKS: &str = "#!/bin/bash\n\
     source \"$MCP_SDK/tool-sdk.sh\"\n\
-    chrt --other 0 true\n\
+    chrt -d -T 100000 -D 500000 -P 1000000 0 true\n\
     [[ -e $(mcp_args_get .file) ]] && said=found || said=absent\n\
     mcp_result_success \"$(mcp_json_obj said \"$said\")\"\n";
 
