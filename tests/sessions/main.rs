@@ -456,7 +456,7 @@ fn apart(caller: &Caller) -> Check {
     for name in ["a", "b", "c"] {
         let command = "echo $x; cat /tmp/f f; pgrep -xc sleep; ls /dev/session | wc -l";
         let answer = server.with(&json!({ "command": command, "session": name }))?;
-        // The files of this call, the gate of the next, the place of terminals, the lines after an interrupt, and
+        // The files of this call, the gate of the next, the lines after an interrupt, and
         // two for each digit of exit codes.
         let expected = format!("{name}\n{name}\n{name}\n1\n41\n");
         equal(name, story(&answer), (Some(0), expected))?;
