@@ -13,7 +13,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("programs_that_share_directories_with_a_group_work", programs).needs(&[Need::Git]),
 ];
 
-/// `at` is a directory of its own, and `mode` shows a mode.
+/// `at` is a separate directory, and `mode` shows a mode.
 const START: &str = "
 import stat
 def mode(path): return oct(stat.S_IMODE(os.lstat(path).st_mode))

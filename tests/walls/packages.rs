@@ -1,6 +1,6 @@
 //! Files of `/etc` that a cell has because a package shipped them: which, and which never.
 //!
-//! Each test makes a host of its own: a mount namespace with other files at `/etc/cofferdam-test` and
+//! Each test makes a separate host: a mount namespace with other files at `/etc/cofferdam-test` and
 //! another database of dpkg.
 
 use std::path::Path;
