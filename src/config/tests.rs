@@ -314,6 +314,7 @@ fn every_value_is_shown_with_its_source() {
         "http.key =  (default)".to_owned(),
         "http.sessions = 64 (default)".to_owned(),
         "http.streams = 64 (default)".to_owned(),
+        "http.rate = 10 (default)".to_owned(),
         "http.pre_stop =  (default)".to_owned(),
         "http.drain = 5s (default)".to_owned(),
         "http.tokens =  (default)".to_owned(),

@@ -18,8 +18,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("an_unknown_profile_gets_the_nearest_name", unknown),
 ];
 
-/// sync(2) takes nothing, may be granted, and is in no shipped profile.
-const SYNC: &str = "import os; os.sync(); print('done')";
+/// vmsplice(2) may be granted, and is in no shipped profile.
+const ASKS: &str = "import ctypes; ctypes.CDLL(None).vmsplice(-1, 0, 0, 0); print('done')";
 
 const LEARNED: &str = "\
 # What the command was refused under profile `bash`. It grants nothing yet:
@@ -29,9 +29,9 @@ name = \"bash-learned\"
 description = \"\"
 extends = \"bash\"
 
-# refused once; it makes one process wait for the whole machine's disks
+# refused once; it maps pages into a pipe; rarely used, often attacked
 [[syscalls]]
-names = [\"sync\"]
+names = [\"vmsplice\"]
 why = \"\"
 ";
 
@@ -48,7 +48,7 @@ fn names(directory: &Path) -> std::io::Result<usize> {
 
 fn printed(caller: &Caller) -> Check {
     let before = names(&caller.home)?;
-    let output = learn(caller, &[], &["python3", "-I", "-S", "-c", SYNC])?;
+    let output = learn(caller, &[], &["python3", "-I", "-S", "-c", ASKS])?;
     equal("exit code", output.code, 0)?;
     equal("standard output", output.stdout.as_str(), LEARNED)?;
     equal(
@@ -73,14 +73,14 @@ fn never(caller: &Caller) -> Check {
 }
 
 fn round(caller: &Caller) -> Check {
-    let learned = learn(caller, &[], &["python3", "-I", "-S", "-c", SYNC])?.stdout;
+    let learned = learn(caller, &[], &["python3", "-I", "-S", "-c", ASKS])?.stdout;
     let configuration = caller.directory("configuration")?;
     caller.directory("configuration/sandbox-profiles")?;
     let write = |text: &str| caller.file("configuration/sandbox-profiles/learned.toml", text);
     let configuration = configuration.to_string_lossy().into_owned();
     let run = || {
         let options = ["--config", &configuration, "--profile", "bash-learned"];
-        caller.json(&options, &["python3", "-I", "-S", "-c", SYNC])
+        caller.json(&options, &["python3", "-I", "-S", "-c", ASKS])
     };
     write(&learned)?;
     let refused = caller.cofferdam(&["--config", &configuration, "profile", "list"]);

@@ -241,8 +241,5 @@ fn shared_memory(caller: &Caller) -> Check {
     let removed = caller.python_outside(&format!("{CALLS}\nprint(call(31, {id}, 0, None))"))?;
     equal("removed", removed.trimmed(), "0")?;
     equal("outside it is found", found.trimmed(), made.trimmed())?;
-    // Without a cgroup for memory the call itself is refused.
-    let memory = inside.pointer("/receipt/configured/memory") != Some(&"best-effort".into());
-    let expected = if memory { "ENOENT\n" } else { "EPERM\n" };
-    equal("in a cell", inside.get("stdout"), Some(&expected.into()))
+    equal("in a cell", inside.get("stdout"), Some(&"ENOENT\n".into()))
 }

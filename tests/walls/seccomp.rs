@@ -381,14 +381,15 @@ print([set(tcp, 1, o) for o in (2, 9, 15)], [set(tcp, 6, o) for o in (1, 3, 4, 5
 print([set(tcp, 0, o) for o in (1, 2, 15, 24)], [set(udp, 0, o, 0) for o in (8, 10, 11, 33, 34)], [set(tcp6, 41, o) for o in (26, 16, 67, 25, 49)])
 print(set(udp, 0, 35, socket.inet_aton('224.0.0.251') + socket.inet_aton('127.0.0.1')))
 print([set(tcp, 6, 13, b'reno'), set(tcp, 6, 31, b'tls'), set(tcp, 6, 14, bytes(216)), set(tcp, 6, 19), set(tcp, 6, 33, bytes(16))])
-print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, bytes(32)) for o in (1, 32, 54, 57, 59, 48)])"
+print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, bytes(32)) for o in (1, 32, 54, 57, 59, 48)])
+print(set(tcp, 1, 13, struct.pack('ii', 1, 5)), tcp.getsockopt(1, 13, 8) == bytes(8))"
     );
     let report = caller.json(&[], &["/usr/bin/python3", "-c", &script])?;
     let list =
         |word: &str, count: usize| format!("[{}]", vec![format!("'{word}'"); count].join(", "));
     let (ok, refused) = (|count| list("ok", count), |count| list("EPERM", count));
     let expected = format!(
-        "{} {}\n{} {} {}\nok\n{}\n{} {}\n",
+        "{} {}\n{} {} {}\nok\n{}\n{} {}\nok True\n",
         ok(3),
         ok(11),
         ok(4),
@@ -400,8 +401,8 @@ print([set(udp, 0, o, bytes(40)) for o in (4, 16, 41, 64)], [set(tcp6, 41, o, by
     );
     equal("listed and not listed", text(&report, "stdout"), expected)?;
     equal("reported", denials(&report), vec![("setsockopt".to_owned(), 15)])?;
-    let control = caller.python_outside("import socket; s = socket.socket(); s.setsockopt(6, 13, b'reno'); s.setsockopt(0, 4, bytes(4)); print('ok')")?;
-    equal("outside", control.trimmed(), "ok")
+    let control = caller.python_outside("import socket; s = socket.socket(); s.setsockopt(6, 13, b'reno'); s.setsockopt(0, 4, bytes(4)); s.setsockopt(1, 13, bytes([1] * 8)); print(any(s.getsockopt(1, 13, 8)))")?;
+    equal("outside", control.trimmed(), "True")
 }
 
 fn memfd(caller: &Caller) -> Check {

@@ -83,7 +83,7 @@ pub(super) fn take_sizes(verdict: &mut Verdict) -> Option<Verdict> {
     if !sizes.iter().all(|size| verdict.allows(size)) {
         return None;
     }
-    let Verdict::AllowIf(any) = verdict else { return None };
+    let (Verdict::AllowIf(any) | Verdict::AllowOrProbe(any, _)) = verdict else { return None };
     let (about, mut others): (Vec<_>, Vec<_>) = std::mem::take(any)
         .into_iter()
         .partition(|all| sizes.iter().any(|size| all.iter().all(|test| test.holds(size))));

@@ -171,6 +171,7 @@ fn other_processes_keep_their_limits_and_priorities() {
     assert!(allows("ioprio_set", &[1]) && !allows("ioprio_set", &[3]));
     assert!(allows("sched_setscheduler", &[0, 0x4000_0003]));
     assert!(!allows("sched_setscheduler", &[0, 1]), "SCHED_FIFO");
+    assert!(!allows("sched_setscheduler", &[0, 5]), "SCHED_IDLE");
     assert!(!allows("sched_setscheduler", &[0, 6]), "SCHED_DEADLINE");
 }
 

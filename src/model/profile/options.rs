@@ -24,12 +24,13 @@ const NETLINK: u32 = 270;
 /// - SO_TXTIME (61): packets wait in a queue for their time;
 /// - SO_RESERVE_MEM (73): memory of a control group, set aside.
 const OF_SOCKETS: &[(u32, u32)] =
-    &[(0, 25), (27, 45), (47, 49), (53, 59), (62, 68), (71, 72), (74, 77), (81, 84)];
+    &[(0, 12), (14, 25), (27, 45), (47, 49), (53, 59), (62, 68), (71, 72), (74, 77), (81, 84)];
 
 /// Same, without the options that set how much a socket may hold: [`SIZES`].
 const OF_SOCKETS_NOT_SIZES: &[(u32, u32)] = &[
     (0, 6),
-    (9, 25),
+    (9, 12),
+    (14, 25),
     (27, 31),
     (34, 45),
     (47, 49),
@@ -42,6 +43,11 @@ const OF_SOCKETS_NOT_SIZES: &[(u32, u32)] = &[
 
 /// SO_SNDBUF and SO_RCVBUF; SO_SNDBUFFORCE and SO_RCVBUFFORCE.
 const SIZES: &[(u32, u32)] = &[(7, 8), (32, 33)];
+
+/// SO_LINGER. Setting it succeeds without effect: the last close of a socket would wait for the other
+/// end, and init may have a copy of the socket when its program is killed. Init would then neither
+/// answer calls nor hold memory for as long.
+const LINGER: &[(u32, u32)] = &[(13, 13)];
 
 /// Options of IP (ip(7)).
 const OF_IP: &[(u32, u32)] = &[
@@ -99,13 +105,12 @@ const OF_NETLINK: &[(u32, u32)] = &[
 /// Without a memory cgroup, a socket holds its default at most: setting another size succeeds
 /// without effect, as on a kernel whose limit was reached.
 pub(super) fn verdict(memory: MemoryHold) -> Verdict {
-    match memory {
-        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => Verdict::AllowIf(any(OF_SOCKETS)),
-        MemoryHold::BestEffort => {
-            let probe = Probe { when: at(SOCKET, SIZES).collect(), errno: 0 };
-            Verdict::AllowOrProbe(any(OF_SOCKETS_NOT_SIZES), probe)
-        }
-    }
+    let (allowed, ignored) = match memory {
+        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => (OF_SOCKETS, &[][..]),
+        MemoryHold::BestEffort => (OF_SOCKETS_NOT_SIZES, SIZES),
+    };
+    let when = at(SOCKET, LINGER).chain(at(SOCKET, ignored)).collect();
+    Verdict::AllowOrProbe(any(allowed), Probe { when, errno: 0 })
 }
 
 fn any(of_sockets: &'static [(u32, u32)]) -> Vec<All> {

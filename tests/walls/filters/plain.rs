@@ -163,6 +163,8 @@ impl Plain {
         match name {
             // Without a cgroup, which would count them, buffers of a socket cannot be resized, nor
             // pages lent to one.
+            // A close never waits for the other end.
+            "setsockopt" if word(1) == 1 && word(2) == 13 => Some(0),
             "setsockopt" if !self.memory_is_held => {
                 (word(1) == 1 && matches!(word(2), 7 | 8 | 32 | 33)).then_some(0)
             }
@@ -271,7 +273,7 @@ fn conditions(name: &str, arguments: &[u64; 6]) -> bool {
         "setrlimit" => word(0) != 4,
         "setpriority" => word(0) < 2,
         "ioprio_set" => matches!(word(0), 1 | 2),
-        "sched_setscheduler" => matches!(word(1) & !0x4000_0000, 0 | 3 | 5),
+        "sched_setscheduler" => matches!(word(1) & !0x4000_0000, 0 | 3),
         "setsockopt" => option(word(1), word(2)),
         "sendto" | "sendmmsg" => word(3) & 1 == 0,
         "sendmsg" => word(2) & 1 == 0,
@@ -315,7 +317,7 @@ fn option(level: u32, option: u32) -> bool {
     match level {
         // Not programs, busy polling, borrowed pages, times to send at, memory set aside.
         1 => {
-            matches!(option, 0..=25 | 27..=45 | 47..=49 | 53..=59 | 62..=68 | 71 | 72 | 74..=77 | 81..=84)
+            matches!(option, 0..=12 | 14..=25 | 27..=45 | 47..=49 | 53..=59 | 62..=68 | 71 | 72 | 74..=77 | 81..=84)
         }
         6 => matches!(option, 1..=10 | 12 | 18 | 23 | 25 | 30 | 36),
         0 => matches!(option,
