@@ -103,8 +103,8 @@ table! {
 
 table! {
     /// Copies of the host's files in `/etc` that every user can read and that have not changed
-    /// since a package of Debian's installed them, by the digests of dpkg and ucf. Files that you
-    /// wrote or changed are not in the cell. Without this table `/etc` has only the files of
+    /// since a package of Debian's installed them, by the digests of dpkg. Files that you or a
+    /// package's script wrote or changed are not in the cell. Without this table `/etc` has only the files of
     /// `[[path]]` and those that cofferdam creates.
     pub(super) struct WrittenPackagedEtc {
         /// Reason for the grant. Example: `"programs read their configuration"`.

@@ -1,4 +1,4 @@
-//! The digests of configuration files in the databases of dpkg and ucf.
+//! The digests of configuration files in dpkg's database.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use cell::errno_of;
 
-/// Maximum bytes of a database; dpkg's has about one KiB for each package.
+/// Maximum bytes of the database; it has about one KiB for each package.
 const MAX_DATABASE: u64 = 64 << 20;
 
 /// An MD5 digest.
@@ -21,7 +21,7 @@ pub(super) type Digest = [u8; 16];
 /// The digests of configuration files.
 #[derive(Debug, Default)]
 pub(super) struct Digests {
-    /// Digests by absolute path: both databases may have one.
+    /// Digests by absolute path: several packages may list a file.
     by_path: HashMap<PathBuf, Vec<Digest>>,
     /// Names in `/etc` of these files, or of the directories that they are in.
     names: HashSet<Vec<u8>>,
@@ -48,19 +48,13 @@ impl Digests {
     }
 }
 
-/// Reads the databases.
+/// Reads the database.
 ///
 /// # Errors
-/// The errno of read(2); EFBIG: a database is too large.
-pub(super) fn read(dpkg: Option<&File>, ucf: Option<&File>) -> Result<Digests, Errno> {
+/// The errno of read(2); EFBIG: the database is too large.
+pub(super) fn read(dpkg: &File) -> Result<Digests, Errno> {
     let mut digests = Digests::default();
-    if let Some(file) = dpkg {
-        conffiles(&content(file)?).for_each(|entry| digests.add(entry));
-    }
-    if let Some(file) = ucf {
-        let text = content(file)?;
-        text.split(|byte| *byte == b'\n').filter_map(hashed).for_each(|entry| digests.add(entry));
-    }
+    conffiles(&content(dpkg)?).for_each(|entry| digests.add(entry));
     Ok(digests)
 }
 
@@ -99,13 +93,6 @@ fn conffile(entry: &[u8]) -> Option<(&[u8], Digest)> {
             Some((words.next()?, digest))
         }
     }
-}
-
-/// Parses a line of ucf's hash file: a digest and a path, as md5sum(1) prints them.
-fn hashed(line: &[u8]) -> Option<(&[u8], Digest)> {
-    let (word, rest) = line.split_at_checked(32)?;
-    let path = rest.strip_prefix(b"  ").or_else(|| rest.strip_prefix(b" *"))?;
-    Some((path, digest(word)?))
 }
 
 /// Parses the 32 digits of a digest.
@@ -150,17 +137,5 @@ mod tests {
         }
         let sign = format!("/etc/a +{}", ONE.get(1..).unwrap_or_default());
         assert_eq!(conffile(sign.as_bytes()), None);
-    }
-
-    #[test]
-    fn lines_of_ucf_are_those_of_md5sum() {
-        let line = format!("{ONE}  /etc/php/8.2/cli/php.ini");
-        assert_eq!(
-            hashed(line.as_bytes()).map(|(path, _)| path),
-            Some(&b"/etc/php/8.2/cli/php.ini"[..])
-        );
-        for line in ["", ONE, &format!("{ONE} /etc/a"), &format!("x{ONE}  /etc/a")] {
-            assert_eq!(hashed(line.as_bytes()), None, "{line}");
-        }
     }
 }
