@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::fmt::{Debug, Formatter};
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,13 +13,27 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
 use sys::process::{self, Child, Side};
+use sys::raw;
 
 /// Time after which the process is killed and jobs do without the missing files: the host's
 /// filesystem may not answer.
 const MAX_TIME: Duration = Duration::from_secs(2);
+/// Maximum processes for one template. Each is started with a cell, after the last one failed.
+const MAX_ATTEMPTS: u8 = 3;
+/// Exit code of a process that has made files up to a limit. Other codes are an errno, or 0.
+const LIMITED: i32 = 255;
 
-/// The work of the process. It holds the descriptors that it needs and closes all others.
-pub type Work = Box<dyn FnOnce() -> Result<(), Errno>>;
+/// The files that the process has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    All,
+    /// A limit of their number or size was reached.
+    Limited,
+}
+
+/// The work of the process. It holds the descriptors that it needs and closes all others. It can be
+/// done again after a part of it was done.
+pub type Work = Box<dyn Fn() -> Result<Extent, Errno>>;
 
 /// The late files of a template.
 pub struct LateFiles {
@@ -28,69 +41,135 @@ pub struct LateFiles {
 }
 
 enum State {
-    Due(Work),
-    Begun { process: Rc<Child>, deadline: Instant },
-    Complete,
+    Due(Attempt),
+    Begun {
+        attempt: Attempt,
+        process: Rc<Child>,
+        deadline: Instant,
+    },
+    /// Killed, but not ended: the kernel may be in a read that no signal interrupts.
+    Killed {
+        attempt: Attempt,
+        process: Rc<Child>,
+    },
+    /// Complete, or given up.
+    Over,
+}
+
+/// Work that is to be done, and the number of processes that were started for it.
+struct Attempt {
+    work: Work,
+    started: u8,
+}
+
+impl Attempt {
+    /// Returns the state after the process has failed.
+    fn failed(self) -> State {
+        if self.started < MAX_ATTEMPTS { State::Due(self) } else { State::Over }
+    }
 }
 
 impl LateFiles {
     pub fn new(work: Work) -> Self {
-        Self { state: RefCell::new(State::Due(work)) }
+        Self { state: RefCell::new(State::Due(Attempt { work, started: 0 })) }
     }
 
     /// Returns the state of a template without late files.
     pub fn none() -> Self {
-        Self { state: RefCell::new(State::Complete) }
+        Self { state: RefCell::new(State::Over) }
     }
 
-    /// Starts the process for the first cell. Returns true if jobs must wait from now on.
+    /// Starts the process with a new cell, if the files are missing. Returns true if jobs must wait
+    /// from now on.
     pub fn begin(&self, now: Instant) -> bool {
-        if !matches!(*self.state.borrow(), State::Due(_)) {
-            return false;
-        }
-        let State::Due(work) = self.state.replace(State::Complete) else { return false };
+        let mut state = self.state.borrow_mut();
+        let mut attempt = match std::mem::replace(&mut *state, State::Over) {
+            State::Due(attempt) => attempt,
+            other => {
+                *state = other;
+                return false;
+            }
+        };
+        attempt.started += 1;
         match process::clone3(0, None) {
-            Ok(Side::Child) => process::exit_now(i32::from(work().is_err())),
+            Ok(Side::Child) => process::exit_now(match (attempt.work)() {
+                Ok(Extent::All) => 0,
+                Ok(Extent::Limited) => LIMITED,
+                Err(errno) => raw(errno),
+            }),
             Ok(Side::Parent(child)) => {
                 let deadline = now + MAX_TIME;
-                self.state.replace(State::Begun { process: Rc::new(child), deadline });
+                *state = State::Begun { attempt, process: Rc::new(child), deadline };
                 true
             }
             Err(errno) => {
                 tracing::warn!(%errno, "unchanged files of packages are not in /etc of cells");
+                *state = attempt.failed();
                 false
             }
         }
     }
 
-    /// Returns true if no job has to wait, and reaps the process when it has ended.
+    /// Reaps the process when it has ended, and kills it after its time. Returns true once it was
+    /// reaped.
     ///
     /// # Errors
     /// The errno of waitid(2) or pidfd_send_signal(2).
-    pub fn are_complete(&self, now: Instant) -> Result<bool, Errno> {
+    pub fn settle(&self, now: Instant) -> Result<bool, Errno> {
         let mut state = self.state.borrow_mut();
-        let State::Begun { process, deadline } = &*state else { return Ok(true) };
-        match process::collect(&process.pidfd)? {
-            Some(ended) if !ended.is_success => {
-                tracing::warn!("some unchanged files of packages are not in /etc of cells");
+        let next = match std::mem::replace(&mut *state, State::Over) {
+            State::Begun { attempt, process, deadline } => {
+                match process::collect(&process.pidfd)? {
+                    Some(ended) => after(attempt, ended.code),
+                    None if now < deadline => State::Begun { attempt, process, deadline },
+                    None => {
+                        process::signal(&process.pidfd, Signal::SIGKILL)?;
+                        tracing::warn!("reading /etc took too long: some files are not in cells");
+                        State::Killed { attempt, process }
+                    }
+                }
             }
-            Some(_) => {}
-            None if now < *deadline => return Ok(false),
-            None => {
-                process::signal(&process.pidfd, Signal::SIGKILL)?;
-                process::wait(process.pidfd.as_fd())?;
-                tracing::warn!("reading /etc took too long: some files are not in cells");
-            }
-        }
-        *state = State::Complete;
-        Ok(true)
+            State::Killed { attempt, process } => match process::collect(&process.pidfd)? {
+                Some(_) => attempt.failed(),
+                None => State::Killed { attempt, process },
+            },
+            other => other,
+        };
+        *state = next;
+        Ok(matches!(*state, State::Due(_) | State::Over))
     }
 
-    /// Returns the process while it runs, and when it is given up.
-    pub fn process(&self) -> Option<(Rc<Child>, Instant)> {
+    /// Returns true if jobs wait for the process.
+    pub fn are_awaited(&self) -> bool {
+        matches!(*self.state.borrow(), State::Begun { .. })
+    }
+
+    /// Returns the process until it is reaped, and when it must be killed.
+    pub fn process(&self) -> Option<(Rc<Child>, Option<Instant>)> {
         match &*self.state.borrow() {
-            State::Begun { process, deadline } => Some((Rc::clone(process), *deadline)),
-            State::Due(_) | State::Complete => None,
+            State::Begun { process, deadline, .. } => Some((Rc::clone(process), Some(*deadline))),
+            State::Killed { process, .. } => Some((Rc::clone(process), None)),
+            State::Due(_) | State::Over => None,
+        }
+    }
+}
+
+/// Returns the state after the process has ended with an exit code, or by a signal.
+fn after(attempt: Attempt, code: Option<i32>) -> State {
+    match code {
+        Some(0) => State::Over,
+        Some(LIMITED) => {
+            tracing::warn!("the packages' files in /etc exceed a limit: some are not in cells");
+            State::Over
+        }
+        Some(errno) => {
+            let errno = Errno::from_raw(errno);
+            tracing::warn!(%errno, "some unchanged files of packages are not in /etc of cells");
+            attempt.failed()
+        }
+        None => {
+            tracing::warn!("the process that copies files to /etc of cells was killed");
+            attempt.failed()
         }
     }
 }
@@ -100,8 +179,70 @@ impl Debug for LateFiles {
         let state = match &*self.state.borrow() {
             State::Due(_) => "due",
             State::Begun { .. } => "begun",
-            State::Complete => "complete",
+            State::Killed { .. } => "killed",
+            State::Over => "over",
         };
         formatter.debug_tuple("LateFiles").field(&state).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls `settle` until the process is reaped.
+    fn settled(late: &LateFiles, now: Instant) {
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !late.settle(now).expect("settles") {
+            assert!(Instant::now() < patience, "the process does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    // The processes below only make system calls: another thread may hold a lock at the clone.
+
+    #[test]
+    fn a_process_is_started_once_if_it_succeeds() {
+        for extent in [Extent::All, Extent::Limited] {
+            let late = LateFiles::new(Box::new(move || Ok(extent)));
+            let now = Instant::now();
+            assert!(late.begin(now));
+            assert!(late.are_awaited() && !late.begin(now));
+            settled(&late, now);
+            assert!(!late.are_awaited() && !late.begin(now), "{extent:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_process_is_started_again_twice() {
+        let late = LateFiles::new(Box::new(|| Err(Errno::ENOSPC)));
+        let now = Instant::now();
+        for _ in 0..3 {
+            assert!(late.begin(now));
+            settled(&late, now);
+        }
+        assert!(!late.begin(now) && late.process().is_none());
+    }
+
+    #[test]
+    fn a_process_that_hangs_holds_nothing_up_after_its_time() {
+        let late = LateFiles::new(Box::new(|| {
+            loop {
+                nix::unistd::pause();
+            }
+        }));
+        let now = Instant::now();
+        for _ in 0..3 {
+            assert!(late.begin(now));
+            assert_eq!(late.settle(now), Ok(false));
+            assert_eq!(late.process().map(|(_, deadline)| deadline), Some(Some(now + MAX_TIME)));
+            assert!(late.are_awaited());
+            // Killed: it is polled for, without a deadline, and jobs do not wait for its end.
+            assert_eq!(late.settle(now + MAX_TIME), Ok(false));
+            assert_eq!(late.process().map(|(_, deadline)| deadline), Some(None));
+            assert!(!late.are_awaited() && !late.begin(now), "not two at a time");
+            settled(&late, now);
+        }
+        assert!(!late.begin(now) && late.process().is_none());
     }
 }

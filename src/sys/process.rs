@@ -243,6 +243,8 @@ pub fn collect(pidfd: impl AsFd) -> Result<Option<Collected>> {
 #[derive(Debug, Clone, Copy)]
 pub struct Collected {
     pub used: Used,
+    /// Code with which it exited. `None`: a signal ended it.
+    pub code: Option<i32>,
     /// True if it exited with code 0.
     pub is_success: bool,
 }
@@ -278,8 +280,8 @@ fn wait_for(pidfd: impl AsFd, options: libc::c_int) -> Result<Option<Collected>>
     let ended = unsafe { info.si_pid() } != 0;
     // SAFETY: same as above, for the status field.
     let status = unsafe { info.si_status() };
-    let is_success = info.si_code == libc::CLD_EXITED && status == 0;
-    Ok(ended.then(|| Collected { used: usage.into(), is_success }))
+    let code = (info.si_code == libc::CLD_EXITED).then_some(status);
+    Ok(ended.then(|| Collected { used: usage.into(), code, is_success: code == Some(0) }))
 }
 
 /// Addresses of this process's arguments and environment, from `/proc/self/stat`.

@@ -45,7 +45,7 @@ pub(crate) struct CellSupply {
     cgroups: Parent,
     operator: Operator,
     scratch: Scratch,
-    /// Files of templates that are being made.
+    /// Files of templates whose process is not reaped.
     late_files: Vec<Rc<LateFiles>>,
 }
 
@@ -130,7 +130,7 @@ impl CellSupply {
         Ok(())
     }
 
-    /// Starts the process that makes the late files of a key's template, for its first cell.
+    /// Starts the process that makes the late files of a key's template, if they are missing.
     fn begin_late_files(&mut self, key: KeyId) {
         let root = self.keys.design(key).and_then(|design| design.root().ok());
         if let Some(late) = root.map(|root| &root.late)
@@ -140,15 +140,15 @@ impl CellSupply {
         }
     }
 
-    /// Returns the processes that make files of templates, with the time at which each is given up.
-    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (Rc<Child>, Instant)> {
+    /// Returns the processes that make files of templates, with the time at which each is killed.
+    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (Rc<Child>, Option<Instant>)> {
         self.late_files.iter().filter_map(|late| late.process())
     }
 
-    /// Reaps the processes that have made their files.
+    /// Reaps the processes that have ended, and kills those whose time is over.
     pub(super) fn settle_late_files(&mut self, now: Instant) {
-        self.late_files.retain(|late| match late.are_complete(now) {
-            Ok(is_complete) => !is_complete,
+        self.late_files.retain(|late| match late.settle(now) {
+            Ok(is_reaped) => !is_reaped,
             Err(errno) => {
                 tracing::warn!(%errno, "the process that makes files of a template is lost");
                 false
@@ -160,7 +160,7 @@ impl CellSupply {
     pub(super) fn lacks_files(&self, key: KeyId) -> bool {
         let root = self.keys.design(key).and_then(|design| design.root().ok());
         let is_of = |late: &Rc<LateFiles>| root.is_some_and(|root| Rc::ptr_eq(&root.late, late));
-        self.late_files.iter().any(is_of)
+        self.late_files.iter().filter(|late| late.are_awaited()).any(is_of)
     }
 
     /// Reads what the cell in a slot of the pool has sent. Gives the gateway the network that a new cell reports.

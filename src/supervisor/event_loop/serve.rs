@@ -108,7 +108,7 @@ impl Supervisor {
             self.gateway.next_deadline(),
             self.front_end.outbox.retry(),
             self.next_refresh(),
-            self.supply.makers_of_files().map(|(_, deadline)| deadline).min(),
+            self.supply.makers_of_files().filter_map(|(_, deadline)| deadline).min(),
         ];
         let Some(next) = calls.chain(others.into_iter().flatten()).min() else {
             return PollTimeout::NONE;

@@ -8,7 +8,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::machine;
 use super::packages::PackageFiles;
-use cell::late_files::{LateFiles, Work};
+use cell::late_files::{Extent, LateFiles, Work};
 use cell::{caps, errno_of, fds};
 use model::defaults::processors;
 use model::profile::{ProcView, Profile};
@@ -38,7 +38,7 @@ pub(crate) fn late_files(
         if has_machine {
             machine::write(processors()).map_err(|error| errno_of(&error))?;
         }
-        packages.map_or(Ok(()), |packages| packages.copy(&root, &shown))
+        packages.as_ref().map_or(Ok(Extent::All), |packages| packages.copy(&root, &shown))
     });
     LateFiles::new(work)
 }

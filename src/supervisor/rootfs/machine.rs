@@ -16,26 +16,30 @@ const MAX_PLACED: usize = 64;
 /// The id of every machine (machine-id(5)), with the version and the variant of a random one.
 const MACHINE_ID: &str = "c0ffe2da0000400080000000000c0ffe";
 
-/// Writes the files below the current directory, the root of a template.
+/// Writes the files below the current directory, the root of a template. Files that exist are left
+/// as they are: paths of the profile, and files of an earlier try.
 ///
 /// # Errors
 /// The error of getrandom(2), mkdir(2), open(2) or write(2).
 pub(super) fn write(processors: usize) -> std::io::Result<()> {
-    match write_file(Path::new("etc/machine-id"), format!("{MACHINE_ID}\n")) {
-        // A path of the profile.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        written => written?,
-    }
+    write_missing(Path::new("etc/machine-id"), &format!("{MACHINE_ID}\n"))?;
     let boot = hidden_here().join(SETTINGS).join("kernel/random/boot_id");
-    write_file(&boot, format!("{}\n", uuid(random_id()?)))?;
+    write_missing(&boot, &format!("{}\n", uuid(random_id()?)))?;
     let cpus = Path::new("sys/devices/system/cpu");
     directories(cpus)?;
     for (path, text) in cpu_files(processors) {
         let path = cpus.join(path);
         path.parent().map_or(Ok(()), directories)?;
-        write_file(&path, &text)?;
+        write_missing(&path, &text)?;
     }
     Ok(())
+}
+
+fn write_missing(path: &Path, text: &str) -> std::io::Result<()> {
+    match write_file(path, text) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        written => written,
+    }
 }
 
 fn random_id() -> std::io::Result<u128> {

@@ -25,6 +25,7 @@ use nix::errno::Errno;
 
 use super::detached::read_only;
 use cell::c_path;
+use cell::late_files::Extent;
 use sys::mount::open_resolved;
 
 /// The database of dpkg, with the digests of configuration files.
@@ -68,8 +69,8 @@ impl PackageFiles {
     ///
     /// # Errors
     /// The errno of reading the database or of writing a file.
-    pub(crate) fn copy(&self, root: &OwnedFd, shown: &[PathBuf]) -> Result<(), Errno> {
+    pub(crate) fn copy(&self, root: &OwnedFd, shown: &[PathBuf]) -> Result<Extent, Errno> {
         let digests = digests::read(&self.dpkg)?;
-        copy::Copier::new(root, shown, &digests).copy(&self.etc)
+        copy::Copier::new(root, shown, &digests).copy(&self.etc).map(|()| Extent::All)
     }
 }
