@@ -54,7 +54,7 @@ const LOOP: [Sysno; 31] = [
 ];
 
 /// Making and ending cells.
-const CELLS: [Sysno; 9] = [
+const CELLS: [Sysno; 10] = [
     Sysno::clone3,
     Sysno::setns,
     // Translates pids through a pidfd in containers that mask parts of /proc.
@@ -66,6 +66,8 @@ const CELLS: [Sysno; 9] = [
     Sysno::futex,
     // Makes output files that a program can reopen.
     Sysno::fchmod,
+    // Gives a copy of a package's file its name when it is whole.
+    Sysno::renameat2,
 ];
 
 /// The mailboxes and workspaces of sessions, which also need mount(2) and unshare(2) from the list

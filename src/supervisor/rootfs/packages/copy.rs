@@ -12,11 +12,11 @@ use md5::{Digest, Md5};
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
-use nix::unistd::symlinkat;
-use rustix::fs::{FileType, RawDir};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use rustix::fs::{FileType, RawDir, RenameFlags, renameat_with};
 
 use super::digests::Digests;
-use crate::rootfs::detached::relative;
+use crate::rootfs::detached::{hidden_here, relative};
 use cell::{c_path, errno_of};
 use sys::lookup::{self, Follow};
 
@@ -69,18 +69,33 @@ pub(super) struct Copier<'a> {
     /// Paths that a cell has already.
     shown: HashSet<&'a Path>,
     digests: &'a Digests,
-    /// Paths that were copied, and directories that were made for them.
+    /// Paths that cells have now: copies, and directories that were made for them.
     copied: HashSet<PathBuf>,
     bytes: u64,
     entries: usize,
     /// Links of the host with their texts, which are copied after the files.
     links: Vec<(PathBuf, PathBuf)>,
     buffer: Vec<u8>,
+    /// Name of a file until it is whole. Cells do not see it.
+    unfinished: CString,
 }
 
 impl<'a> Copier<'a> {
-    pub(super) fn new(root: &'a OwnedFd, shown: &'a [PathBuf], digests: &'a Digests) -> Self {
-        Self {
+    /// Removes what an earlier copy to this root has left unfinished.
+    ///
+    /// # Errors
+    /// The errno of unlinkat(2).
+    pub(super) fn new(
+        root: &'a OwnedFd,
+        shown: &'a [PathBuf],
+        digests: &'a Digests,
+    ) -> Result<Self, Errno> {
+        let unfinished = c_path(&hidden_here().join("unfinished"))?;
+        match unlinkat(root, unfinished.as_c_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        Ok(Self {
             root,
             shown: shown.iter().map(PathBuf::as_path).collect(),
             digests,
@@ -89,7 +104,8 @@ impl<'a> Copier<'a> {
             entries: 0,
             links: Vec::new(),
             buffer: Vec::new(),
-        }
+            unfinished,
+        })
     }
 
     /// Copies the files and links of `etc`.
@@ -179,17 +195,26 @@ impl<'a> Copier<'a> {
         self.bytes += length;
         let mode = if status.st_mode & 0o111 == 0o111 { 0o755 } else { 0o644 };
         self.make_parents(path)?;
+        self.write_file(path, mode)?;
+        self.copied.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Writes the buffer to a file that cells do not have yet. The file gets its name when it is
+    /// whole: this process can be killed, and the template can be full.
+    fn write_file(&self, path: &Path, mode: u32) -> Result<(), Errno> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-        let target = c_path(&relative(path))?;
-        match lookup::open(self.root, &target, flags, mode, Follow::Below) {
-            Ok(file) => {
-                File::from(file).write_all(&self.buffer).map_err(|error| errno_of(&error))?;
-                self.copied.insert(path.to_owned());
-                Ok(())
+        let file = lookup::open(self.root, &self.unfinished, flags, mode, Follow::Below)?;
+        File::from(file).write_all(&self.buffer).map_err(|error| errno_of(&error))?;
+        let target = relative(path);
+        let unfinished = self.unfinished.as_c_str();
+        match renameat_with(self.root, unfinished, self.root, &target, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(()),
+            // A made-up file, such as `/etc/hosts`, or a copy that an earlier process made.
+            Err(rustix::io::Errno::EXIST) => {
+                unlinkat(self.root, unfinished, UnlinkatFlags::NoRemoveDir)
             }
-            // A made-up file, such as `/etc/hosts`.
-            Err(Errno::EEXIST) => Ok(()),
-            Err(errno) => Err(errno),
+            Err(errno) => Err(Errno::from_raw(errno.raw_os_error())),
         }
     }
 
@@ -208,8 +233,7 @@ impl<'a> Copier<'a> {
                 }
                 self.make_parents(&path)?;
                 match symlinkat(&text, self.root, &relative(&path)) {
-                    Ok(()) => drop(self.copied.insert(path)),
-                    Err(Errno::EEXIST) => {}
+                    Ok(()) | Err(Errno::EEXIST) => drop(self.copied.insert(path)),
                     Err(errno) => return Err(errno),
                 }
             }
@@ -314,5 +338,39 @@ mod tests {
         ] {
             assert_eq!(target(Path::new(path), Path::new(text)), Path::new(expected), "{path}");
         }
+    }
+
+    #[test]
+    fn a_file_gets_its_name_when_it_is_whole() -> Result<(), Box<dyn std::error::Error>> {
+        let base = tempfile::tempdir()?;
+        let at = |name: &str| base.path().join(name);
+        for directory in ["root/etc", "root/tmp/.template", "etc/d"] {
+            std::fs::create_dir_all(at(directory))?;
+        }
+        // An earlier process was killed during a write, after it had copied one file.
+        for (name, bytes) in [
+            ("root/tmp/.template/unfinished", "ship"),
+            ("root/etc/earlier", "shipped"),
+            ("root/etc/hosts", "made up"),
+            ("etc/earlier", "shipped"),
+            ("etc/hosts", "shipped"),
+            ("etc/d/new", "shipped"),
+        ] {
+            std::fs::write(at(name), bytes)?;
+        }
+        std::os::unix::fs::symlink("earlier", at("etc/link"))?;
+        let digest = u128::from_be_bytes(Md5::digest("shipped").into());
+        let lines = ["earlier", "hosts", "d/new"].map(|name| format!(" /etc/{name} {digest:032x}"));
+        std::fs::write(at("status"), format!("\nConffiles:\n{}\n", lines.join("\n")))?;
+        let digests = super::super::digests::read(&File::open(at("status"))?)?;
+        let root = OwnedFd::from(File::open(at("root"))?);
+        let etc = OwnedFd::from(File::open(at("etc"))?);
+        Copier::new(&root, &[], &digests)?.copy(&etc)?;
+        let read = |name: &str| std::fs::read_to_string(at(name));
+        assert_eq!(read("root/etc/d/new")?, "shipped");
+        assert_eq!(read("root/etc/link")?, "shipped");
+        assert_eq!(read("root/etc/hosts")?, "made up");
+        assert_eq!(std::fs::read_dir(at("root/tmp/.template"))?.count(), 0);
+        Ok(())
     }
 }

@@ -71,6 +71,6 @@ impl PackageFiles {
     /// The errno of reading the database or of writing a file.
     pub(crate) fn copy(&self, root: &OwnedFd, shown: &[PathBuf]) -> Result<Extent, Errno> {
         let digests = digests::read(&self.dpkg)?;
-        copy::Copier::new(root, shown, &digests).copy(&self.etc).map(|()| Extent::All)
+        copy::Copier::new(root, shown, &digests)?.copy(&self.etc).map(|()| Extent::All)
     }
 }
