@@ -60,7 +60,9 @@ echo shipped > linked; list linked; rm linked; echo canary > /mnt/secret; ln -s 
 echo canary > mounted; list mounted; echo canary > /mnt/other; mount --bind /mnt/other mounted
 ln -s same link
 ln -s /etc/cofferdam-test/link chain
-ln -s ../../usr/bin/env up
+ln -s ../ssl/certs up
+ln -s /usr/bin/env link-env
+ln -s ../../usr link-usr
 ln -s changed link-changed
 ln -s /etc/shadow link-shadow
 ln -s open link-directory
@@ -147,6 +149,7 @@ md5sum * | sed 's,^\([^ ]*\)  \(.*\), /etc/cofferdam-test/many/\2 \1,' >> /var/l
 cd ..; head -c 9000000 /dev/zero > huge; list huge
 "#;
     let output = on_host(caller, files, "cd /etc/cofferdam-test; ls; ls many | wc -l", "")?;
+    warned(&output)?;
     let (listed, count) = output.trimmed().split_once('\n').ok_or("two lines")?;
     equal("without the huge one", listed, "many")?;
     let count: usize = count.parse()?;
@@ -157,7 +160,17 @@ for n in 1 2 3 4; do head -c 3000000 /dev/zero > large$n; list large$n; done
 echo shipped > same; list same; chmod 755 /etc/cofferdam-test
 "#;
     let output = on_host(caller, files, "cd /etc/cofferdam-test; ls", "")?;
-    equal("two of 3 MB in 8 MiB", output.trimmed(), "large1\nlarge2\nsame")
+    equal("two of 3 MB in 8 MiB", output.trimmed(), "large1\nlarge2\nsame")?;
+    warned(&output)?;
+    // The control: no warning without a limit.
+    let files = "echo shipped > same; list same; chmod 755 /etc/cofferdam-test";
+    let output = on_host(caller, files, "cd /etc/cofferdam-test; ls", "")?;
+    equal("all files", output.trimmed(), "same")?;
+    equal("warnings", output.stderr.matches("exceed a limit").count(), 0)
+}
+
+fn warned(output: &Finished) -> Check {
+    equal("warnings", output.stderr.matches("exceed a limit").count(), 1)
 }
 
 /// Each file in a cell's `/etc` is made up, a path of the profile, or has the digest of a package.

@@ -17,6 +17,7 @@ use rustix::fs::{FileType, RawDir, RenameFlags, renameat_with};
 
 use super::digests::Digests;
 use crate::rootfs::detached::{hidden_here, relative};
+use cell::late_files::Extent;
 use cell::{c_path, errno_of};
 use sys::lookup::{self, Follow};
 
@@ -73,6 +74,7 @@ pub(super) struct Copier<'a> {
     copied: HashSet<PathBuf>,
     bytes: u64,
     entries: usize,
+    extent: Extent,
     /// Links of the host with their texts, which are copied after the files.
     links: Vec<(PathBuf, PathBuf)>,
     buffer: Vec<u8>,
@@ -102,6 +104,7 @@ impl<'a> Copier<'a> {
             copied: HashSet::new(),
             bytes: 0,
             entries: 0,
+            extent: Extent::All,
             links: Vec::new(),
             buffer: Vec::new(),
             unfinished,
@@ -112,9 +115,10 @@ impl<'a> Copier<'a> {
     ///
     /// # Errors
     /// The errno of a file that could not be written. Files that cannot be read are left out.
-    pub(super) fn copy(mut self, etc: &OwnedFd) -> Result<(), Errno> {
+    pub(super) fn copy(mut self, etc: &OwnedFd) -> Result<Extent, Errno> {
         self.walk(etc, Path::new("."), Path::new("/etc"), MAX_DEPTH)?;
-        self.copy_links()
+        self.copy_links()?;
+        Ok(self.extent)
     }
 
     /// Copies the files of the directory `name` in `parent`, and those below it. `path` is its path
@@ -131,6 +135,7 @@ impl<'a> Copier<'a> {
         for (name, kind) in entries {
             self.entries += 1;
             if self.entries > MAX_ENTRIES || self.copied.len() >= MAX_COPIED {
+                self.extent = Extent::Limited;
                 return Ok(());
             }
             let name = Path::new(OsStr::from_bytes(name.to_bytes()));
@@ -179,10 +184,11 @@ impl<'a> Copier<'a> {
             Ok(status) if is_for_all_by(&status, libc::S_IFREG, 0o444) => status,
             Ok(_) | Err(_) => return Ok(()),
         };
-        let Some(length) = u64::try_from(status.st_size).ok().filter(|length| *length <= room)
-        else {
+        let length = u64::try_from(status.st_size).map_err(|_| Errno::EFBIG)?;
+        if length > room {
+            self.extent = Extent::Limited;
             return Ok(());
-        };
+        }
         self.buffer.resize(usize::try_from(length).map_err(|_| Errno::EFBIG)?, 0);
         // A file that has become longer or shorter has another digest, or is as it was shipped.
         if File::from(opened).read_exact(&mut self.buffer).is_err() {
@@ -218,13 +224,15 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies links that lead to a file that cells have.
+    /// Copies links that lead to a path in `/etc` that cells have. A link to a path elsewhere may
+    /// show what the administrator has enabled.
     fn copy_links(&mut self) -> Result<(), Errno> {
         for _ in 0..MAX_LINKS {
             let links = std::mem::take(&mut self.links);
             let before = links.len();
             for (path, text) in links {
                 if self.copied.len() >= MAX_COPIED {
+                    self.extent = Extent::Limited;
                     return Ok(());
                 }
                 if !self.is_in_cells(&target(&path, &text)) {
@@ -244,9 +252,11 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Returns true if a cell has the path: as a copy, or as a part of the host that it is shown.
+    /// Returns true if a cell has the path in `/etc`: as a copy, or as a part of the host that it
+    /// is shown.
     fn is_in_cells(&self, path: &Path) -> bool {
-        self.copied.contains(path) || path.ancestors().any(|above| self.shown.contains(above))
+        let is_shown = |path: &Path| path.ancestors().any(|above| self.shown.contains(above));
+        path.starts_with("/etc") && (self.copied.contains(path) || is_shown(path))
     }
 
     /// Makes the directories above a path in the cell.

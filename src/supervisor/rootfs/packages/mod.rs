@@ -65,12 +65,13 @@ impl PackageFiles {
     }
 
     /// Copies the unchanged files into `/etc` below `root`, except for the paths `shown`, which a
-    /// cell has already. Links that lead to a copied file or to one of these paths are copied too.
+    /// cell has already. Links that lead to a copied file, or into one of these paths that is in
+    /// `/etc`, are copied too.
     ///
     /// # Errors
     /// The errno of reading the database or of writing a file.
     pub(crate) fn copy(&self, root: &OwnedFd, shown: &[PathBuf]) -> Result<Extent, Errno> {
         let digests = digests::read(&self.dpkg)?;
-        copy::Copier::new(root, shown, &digests)?.copy(&self.etc).map(|()| Extent::All)
+        copy::Copier::new(root, shown, &digests)?.copy(&self.etc)
     }
 }
