@@ -243,14 +243,24 @@ struct Layout {
 }
 
 const fn layout(workspace: &'static str, part: &'static str) -> Layout {
-    Layout { workspace, part, flag: None, remark: "which cells have too\n", commits: true }
+    Layout {
+        workspace,
+        part,
+        flag: None,
+        remark: "which cells have too: they can read its configuration, with any credentials",
+        commits: true,
+    }
 }
 
-const NOT_IN_TURN: &str = "which does not name this directory in turn: `--rw ";
+const NOT_IN_TURN: &str = "which does not name this directory in turn: a workspace's file may name any repository, so \
+    grant it only if you made the workspace from it: `--rw ";
+
+const MORE_OBJECTS: &str =
+    "which cells do not have: grant them only if you made the clone from there: `--ro ";
 
 const LAYOUTS: [Layout; 10] = [
     Layout {
-        remark: "which cells have too, read-only",
+        remark: "which cells have too, read-only: they can read its configuration",
         commits: false,
         ..layout("tree/sub", "main/.git")
     },
@@ -259,20 +269,16 @@ const LAYOUTS: [Layout; 10] = [
     layout("bared", "bare.git"),
     layout("super/lib", "super/.git/modules/lib"),
     Layout { flag: Some("--rw"), remark: NOT_IN_TURN, ..layout("separate", "apart/p.git") },
-    Layout {
-        flag: Some("--ro"),
-        remark: "which cells do not have: `--ro ",
-        ..layout("shared", "main/.git/objects")
-    },
+    Layout { flag: Some("--ro"), remark: MORE_OBJECTS, ..layout("shared", "main/.git/objects") },
     Layout { remark: "where `", commits: false, ..layout("main/sub", "main/.git") },
     Layout {
-        remark: "cells have its .git, read-only",
+        remark: "cells have its .git, read-only, with its configuration",
         commits: false,
         ..layout("main/sub/deep", "main/.git")
     },
     Layout {
         flag: Some("--ro"),
-        remark: "which has no file of it: `--ro ",
+        remark: "which has no file of it: grant its .git, if cells are to have its history: `--ro ",
         commits: false,
         ..layout("main/new", "main/.git")
     },
@@ -287,7 +293,7 @@ fn layouts(caller: &Caller) -> Check {
             flags.iter().map(String::as_str).filter(|flag| !flag.is_empty()).collect();
         let alone = home.run(caller, workspace, &[], log)?;
         holds(workspace, &alone, alone.stderr.contains(remark))?;
-        let names_flag = alone.stderr.contains(&format!("`{}` grants", flags.join(" ")));
+        let names_flag = alone.stderr.contains(&format!(": `{}`\n", flags.join(" ")));
         equal(
             workspace,
             (alone.stdout.as_str(), names_flag),
@@ -395,14 +401,40 @@ fn kept(caller: &Caller) -> Check {
     Ok(())
 }
 
+const THROUGH_A_LINK: &str =
+    "which leads through a link or to another filesystem: cells have it only";
+
 /// Workspaces whose files name a repository that has nothing to do with them: how each is made, and the remark.
-const STRANGERS: [(&str, &str); 13] = [
-    ("echo \"gitdir: $PWD/secret/.git\" > w/.git", "does not name this directory in turn: `--rw "),
-    ("echo 'gitdir: ../secret/.git' > w/.git", "does not name this directory in turn: `--rw "),
-    ("ln -s ../secret/.git w/.git", "does not name this directory in turn: `--rw "),
+const STRANGERS: [(&str, &str); 21] = [
+    ("ln -s secret s && echo 'gitdir: ../s/.git' > w/.git", THROUGH_A_LINK),
+    ("mkdir -p w/x && echo 'gitdir: x/../../secret/.git' > w/.git", THROUGH_A_LINK),
+    (
+        "mv secret/.git secret/g && ln -s g secret/.git && echo 'gitdir: ../secret/.git' > w/.git",
+        THROUGH_A_LINK,
+    ),
+    ("echo 'gitdir: /proc/self/root' > w/.git", THROUGH_A_LINK),
+    ("ln -s /proc/1 w/.git", THROUGH_A_LINK),
+    (
+        "git init -q w && echo /proc/self/cwd/objects > w/.git/objects/info/alternates",
+        THROUGH_A_LINK,
+    ),
+    // The list itself is not read through a link, though git reads it.
+    (
+        "git init -q w && mkdir -p away/info && echo \"$PWD/secret/.git/objects\" > away/info/alternates && \
+         rm -r w/.git/objects && ln -s ../../away w/.git/objects",
+        "",
+    ),
+    // A path that a shell would not read as one path is in no flag.
+    (
+        "mv secret 'secret;x' && echo 'gitdir: ../secret;x/.git' > w/.git",
+        "grant it only if you made the workspace from it\n",
+    ),
+    ("echo \"gitdir: $PWD/secret/.git\" > w/.git", NOT_IN_TURN),
+    ("echo 'gitdir: ../secret/.git' > w/.git", NOT_IN_TURN),
+    ("ln -s ../secret/.git w/.git", NOT_IN_TURN),
     (
         "git -C secret worktree add -q ../spare && echo 'gitdir: ../secret/.git/worktrees/spare' > w/.git",
-        "does not name this directory in turn: `--rw ",
+        NOT_IN_TURN,
     ),
     (
         "mkdir -p w/x secret/.git/worktrees/x && echo \"$PWD/w/.git\" > secret/.git/worktrees/x/gitdir && echo 'gitdir: ../secret/.git/worktrees/x' > w/.git",
@@ -417,7 +449,7 @@ const STRANGERS: [(&str, &str); 13] = [
     ("mkfifo w/.git", "which is no"),
     (
         "git init -q w && echo ../../../secret/.git/objects > w/.git/objects/info/alternates",
-        "which cells do not have: `--ro ",
+        MORE_OBJECTS,
     ),
     ("git init -q w && echo ../../../secret > w/.git/objects/info/alternates", ""),
     (
@@ -426,7 +458,7 @@ const STRANGERS: [(&str, &str); 13] = [
     ),
     (
         "mv secret/.git secret/priv && git config -f secret/priv/config core.worktree \"$PWD/w\" && echo 'gitdir: ../secret/priv' > w/.git",
-        "which is not named like a repository: `--rw ",
+        "which is not named like a repository: a workspace's file may name any repository",
     ),
 ];
 
@@ -436,7 +468,7 @@ fn strangers(caller: &Caller) -> Check {
     home.outside(caller, "mv secret pristine")?;
     for (made, remark) in STRANGERS {
         let script = format!(
-            "rm -rf w fake spare secret; cp -r pristine secret; mkdir w; {made}; echo made"
+            "rm -rf w fake spare secret* s away; cp -r pristine secret; mkdir w; {made}; echo made"
         );
         equal(made, home.outside(caller, &script)?.trimmed(), "made")?;
         let output = home.run(caller, "w", &[], find)?;
@@ -463,12 +495,19 @@ fn strangers(caller: &Caller) -> Check {
     let output =
         home.run(caller, "p", &[], &format!("ls -A {} 2>/dev/null; git log", home.at("")))?;
     holds("not the home", &output, !output.stdout.contains(".git") && output.code == 128)?;
+    // An index behind a link is not opened: a cell may have led it to a device.
+    let home = Home::new(caller)?;
+    let moved = "mv main/.git/index main/.git/i && ln -s i main/.git/index && git -C main status -s . && echo made";
+    equal("made", home.outside(caller, moved)?.trimmed(), "made")?;
+    let output = home.run(caller, "main/sub", &[], "git log")?;
+    let is_unread = output.stderr.contains("which has no file of it");
+    holds("an index behind a link", &output, output.code != 0 && is_unread)?;
     if caller.uid() != 0 && nix::unistd::geteuid().is_root() {
         // A repository of another user, and of another user's making.
         let home = Home::new(caller)?;
         std::os::unix::fs::chown(home.held.path().join("main/.git"), Some(0), Some(0))?;
         let output = home.run(caller, "tree", &[], "ls -A $PWD/../main")?;
-        let remark = "which belongs to another user: `--rw ";
+        let remark = "which belongs to another user: a workspace's file may name any repository";
         holds("another's", &output, output.code != 0 && output.stderr.contains(remark))?;
         let output =
             home.run(caller, "main/sub", &[], &format!("ls -A {}", home.at("main/.git")))?;
@@ -560,7 +599,7 @@ fn reported(caller: &Caller) -> Check {
         ("tree", "which cells have too"),
         ("main/sub", "cells have its .git, read-only"),
         ("separate", NOT_IN_TURN),
-        ("shared", "which cells do not have: `--ro "),
+        ("shared", MORE_OBJECTS),
     ] {
         let mut command = caller.cofferdam(&["setup", "claude-code", "--print"]);
         command.env("HOME", home.held.path()).current_dir(home.at(workspace));

@@ -40,11 +40,11 @@ pub(super) fn repository(settings: &Settings) -> Option<ProbeResult> {
     let host = std::env::current_dir().ok()?.canonicalize().ok()?;
     let remarks = RepositoryElsewhere::remarks_on(&host);
     let text = remarks.join("; ");
-    // A flag is named where cells do not have all of it.
-    let is_whole = !text.contains("grants");
+    // Cells do not have all of it where a remark speaks of a grant.
+    let is_whole = !text.contains("grant");
     (!remarks.is_empty()).then(|| match is_whole {
         true => ok(text),
-        false => weak(text).with_remedy("add the flag to `run` or `serve`, if that is meant"),
+        false => weak(text).with_remedy("add the grant to `run` or `serve`, if that is meant"),
     })
 }
 

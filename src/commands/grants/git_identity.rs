@@ -1,13 +1,13 @@
 //! Reads the operator's name and address for commits from git's configuration, and no other setting.
 
 use std::fs::OpenOptions;
-use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use glob::{MatchOptions, Pattern};
 
+use super::held_paths::read_regular;
 use crate::commands::settings::Settings;
 use model::accounts;
 use model::job::Access;
@@ -34,7 +34,10 @@ pub(super) fn grant(settings: &mut Settings, elsewhere: Option<&Path>) {
         .filter(|git| granted.clone().any(|granted| git.starts_with(&granted.host)))
     {
         Some(git) => Some(git.to_owned()),
-        None => granted.map(|granted| granted.host.join(".git")).find(|git| git.is_dir()),
+        None => granted
+            .map(|granted| granted.host.join(".git"))
+            // Not through a link, which may lead to a filesystem that does not answer.
+            .find(|git| git.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())),
     };
     let Some(identity) = git.and_then(read) else { return };
     for profile in settings.profiles.iter_mut().filter(|profile| profile.workspace) {
@@ -171,22 +174,10 @@ impl Reading {
     }
 }
 
-/// Reads a regular file. O_NONBLOCK: opening a FIFO for reading would wait for a writer.
-pub(super) fn plain_file(path: &Path) -> Option<Vec<u8>> {
-    plain_file_of(path, MAX_FILE_BYTES)
-}
-
-/// Reads a regular file of at most `max_bytes`.
-pub(super) fn plain_file_of(path: &Path, max_bytes: u64) -> Option<Vec<u8>> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > max_bytes {
-        return None;
-    }
-    let mut text = Vec::new();
-    file.take(max_bytes).read_to_end(&mut text).ok()?;
-    Some(text)
+/// Reads a regular file. Other kinds are not opened for reading: a FIFO would wait for a writer, and a device may act.
+fn plain_file(path: &Path) -> Option<Vec<u8>> {
+    let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).ok()?;
+    read_regular(&held.into(), MAX_FILE_BYTES)
 }
 
 fn step(setting: &WrittenSetting<'_>) -> Option<Step> {

@@ -1,16 +1,16 @@
 //! Finds the part of the workspace's repository that lies elsewhere: of a linked worktree, a submodule, a directory with
 //! `--separate-git-dir`, a shared clone, or a subdirectory.
 //!
-//! Whoever made the workspace wrote the files that name the other part, perhaps a stranger's archive. So nothing is granted
+//! The files that name the other part came with the workspace, perhaps from a stranger's archive. So nothing is granted
 //! because of such a file alone. The other part must be a repository by its form, belong to the same user, lie in no
 //! forbidden place and name the workspace in turn, in files that no cell can write: as a work tree, or in its index.
-//! Otherwise a remark names the flag that grants it.
+//! Otherwise a remark says what is missing. [`held_paths`](super::held_paths) opens what such files name.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::git_identity::{plain_file, plain_file_of};
+use super::held_paths::{HeldPath, NotFollowed, Reach, first_line, joined};
 use super::request::{MountRequest, WORKSPACE};
 use super::toolchains::{is_shown, touches};
 use crate::commands::error::CliError;
@@ -22,22 +22,32 @@ use supervisor::Granted;
 use supervisor::protect::grammar;
 
 /// Maximum bytes of a file that names a path: longer than any path.
-const MAX_POINTER_BYTES: usize = 8192;
+const MAX_POINTER_BYTES: u64 = 8192;
 /// Maximum bytes of an index that is read: some hundred thousand files.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// Maximum bytes of a repository's configuration, and of its list of directories with more objects.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Maximum directories with more objects that are reported.
 const MAX_ALTERNATES: usize = 8;
 /// Directory in a repository of its linked worktrees, and the file in each that names its `.git`.
 const WORKTREES: &str = "worktrees";
 const GITDIR: &str = "gitdir";
+/// Directory in a repository of its objects, and the file that names directories with more of them.
+const OBJECTS: &str = "objects";
+const ALTERNATES: &str = "objects/info/alternates";
+
+/// Ends a remark on a path that is not followed.
+const APART: &str = "which leads through a link or to another filesystem: cells have it only where you grant it at that path";
 
 /// The part of the workspace's repository outside of the workspace, and what follows from it.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct RepositoryElsewhere {
     /// The directory that git uses for the workspace, if it lies outside.
     pub git: Option<PathBuf>,
     /// Grants in addition to the operator's.
     pub mounts: Vec<MountRequest>,
+    /// The file or directory of each of these grants, as it was checked.
+    checked: Vec<HeldPath>,
     /// True if git in a cell finds the repository only where the workspace has its path on the host, or would write a path
     /// that only the cell has.
     pub needs_host_path: bool,
@@ -51,9 +61,9 @@ pub(crate) struct RepositoryElsewhere {
 #[derive(Debug)]
 struct NamedRepository {
     /// The directory itself; of a linked worktree, its part of it.
-    git: PathBuf,
+    git: HeldPath,
     /// The directory that is to be granted.
-    common: PathBuf,
+    common: HeldPath,
     /// True if it names the directory of the `.git` file as its work tree.
     is_mutual: bool,
 }
@@ -65,10 +75,14 @@ impl RepositoryElsewhere {
         let mut found = Self::default();
         let workspace = mounts.iter().find(|mount| mount.cell == Path::new(WORKSPACE));
         let Some(MountRequest { host, access, .. }) = workspace.cloned() else { return found };
-        // Most workspaces: two calls of the system.
+        // Most workspaces: few calls of the system.
         let git = host.join(GIT);
         if git.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
-            found.alternates(&git, mounts);
+            let top = HeldPath::of_operator(&host);
+            let text = top.and_then(|top| top.read(&format!("{GIT}/{ALTERNATES}"), MAX_FILE_BYTES));
+            if let (Some(text), Ok(top)) = (text, host.canonicalize()) {
+                found.alternates(&text, &top.join(GIT), &Reach::of(&top, mounts), mounts);
+            }
             // A worktree that is added to another grant names the workspace by its path.
             let is_neighbour = |mount: &MountRequest| {
                 mount.access == Access::Unguarded && mount.cell == mount.host
@@ -121,103 +135,138 @@ impl RepositoryElsewhere {
     /// Follows a `.git` that is a file or a link.
     fn named(&mut self, asked: &Asked, directory: &Path, mounts: &mut [MountRequest]) {
         let pointer = directory.join(GIT);
-        let named = match NamedRepository::of(directory) {
+        let reach = Reach::of(asked.top, mounts);
+        let named = match NamedRepository::of(directory, &reach) {
             Ok(named) => named,
             Err(why) => return self.remarks.push(format!("`{}` {why}", shown(&pointer))),
         };
         let NamedRepository { git, common, is_mutual } = named;
-        if common.starts_with(asked.top) {
+        if common.path.starts_with(asked.top) {
             return;
         }
-        let names = format!("`{}` names `{}`", shown(&pointer), shown(&common));
+        let names = format!("`{}` names `{}`", shown(&pointer), shown(&common.path));
         let is_part = directory != asked.top;
         let is_writable = asked.access == Access::ReadWrite && !is_part;
-        let flag = if is_writable { "--rw" } else { "--ro" };
-        let by_flag = format!("`{flag} {0}:{0}` grants it", shown(&common));
-        if !self.is_granted(&common, mounts) {
+        // A link is not held: cells cannot have it at its path.
+        let held_pointer = HeldPath::of_operator(directory)
+            .and_then(|directory| directory.below(Path::new(GIT)).ok());
+        let more = alternates_of(&common);
+        let git_path = git.path.clone();
+        let common_path = common.path.clone();
+        if !self.is_granted(&common_path, mounts) {
             if !asked.can_have(&[&common, &git]) {
                 return self.remarks.push(format!("{names}, which cells cannot have at this path"));
             }
             let is_tracked = !is_part || has_files_of(&git, asked.below(directory));
-            let refusal = asked.refusal(&[&common, &git, &pointer]);
+            let refusal = asked.refusal(&common, &[Some(git.owner), owner(&pointer)]);
             let refusal = refusal.or_else(|| {
                 (!is_mutual || !is_tracked).then_some("which does not name this directory in turn")
             });
             if let Some(why) = refusal {
-                return self.remarks.push(format!("{names}, {why}: {by_flag}"));
+                let flag = flag(if is_writable { "--rw" } else { "--ro" }, &common_path);
+                return self.remarks.push(format!(
+                    "{names}, {why}: a workspace's file may name any repository, so grant it only if you made \
+                     the workspace from it{flag}"
+                ));
             }
             let access = if is_writable { Access::Repository } else { Access::ReadOnly };
-            self.grant(&common, access);
+            self.grant(common, access);
             let how = if is_writable { "" } else { ", read-only" };
-            self.remarks.push(format!("{names}, which cells have too{how}"));
+            self.remarks.push(format!(
+                "{names}, which cells have too{how}: they can read its configuration, with any credentials in it"
+            ));
         }
-        if is_part && !self.is_granted(&pointer, mounts) {
-            self.grant(&pointer, Access::ReadOnly);
+        if let Some(pointer) = held_pointer.filter(|_| is_part)
+            && !self.is_granted(&pointer.path, mounts)
+        {
+            self.grant(pointer, Access::ReadOnly);
         }
-        self.git = Some(git);
+        self.git = Some(git_path);
         self.above = is_part.then(|| directory.to_owned());
         self.needs_host_path = true;
-        self.alternates(&common, mounts);
+        self.alternates(&more, &common_path, &reach, mounts);
     }
 
     /// Grants the `.git` of a repository that the workspace is a part of. Cells lack its other files, so that a commit of
     /// all changes would remove these: it is read-only.
     fn enclosing(&mut self, asked: &Asked, directory: &Path, mounts: &mut [MountRequest]) {
-        let git = directory.join(GIT);
-        if !is_repository(&git) || !asked.can_have(&[&git]) || asked.refusal(&[&git]).is_some() {
+        let Some(git) = HeldPath::of_operator(&directory.join(GIT)) else { return };
+        if !is_repository(&git) || !asked.can_have(&[&git]) || asked.refusal(&git, &[]).is_some() {
             // Git takes no other user's either.
             return;
         }
-        if !self.is_granted(&git, mounts) {
+        let path = git.path.clone();
+        let more = alternates_of(&git);
+        if !self.is_granted(&path, mounts) {
             if !has_files_of(&git, asked.below(directory)) {
                 return self.remarks.push(format!(
-                    "the workspace lies in the repository `{}`, which has no file of it: \
-                     `--ro {1}:{1}` grants its history",
+                    "the workspace lies in the repository `{}`, which has no file of it: grant its .git, if cells are \
+                     to have its history{}",
                     shown(directory),
-                    shown(&git)
+                    flag("--ro", &path)
                 ));
             }
-            self.grant(&git, Access::ReadOnly);
+            self.grant(git, Access::ReadOnly);
             self.remarks.push(format!(
-                "the workspace is a part of the repository `{0}`: cells have its .git, read-only; \
-                 where `{0}` is the workspace, they can commit",
+                "the workspace is a part of the repository `{0}`: cells have its .git, read-only, with its configuration \
+                 and any credentials in that; where `{0}` is the workspace, they can commit",
                 shown(directory)
             ));
         }
-        self.git = Some(git.clone());
+        self.git = Some(path.clone());
         self.above = Some(directory.to_owned());
         self.needs_host_path = true;
-        self.alternates(&git, mounts);
+        self.alternates(&more, &path, &Reach::of(asked.top, mounts), mounts);
     }
 
-    /// Reports directories with more objects of a repository. They do not name who uses them, so that
-    /// they are granted by a flag alone.
-    fn alternates(&mut self, git: &Path, mounts: &mut [MountRequest]) {
-        let objects = git.join("objects");
-        let Some(text) = plain_file(&objects.join("info/alternates")) else { return };
+    /// Reports the directories with more objects that `text` names, the list of the repository `git`. They do not name
+    /// who uses them, so that they are granted by a flag alone.
+    fn alternates(&mut self, text: &[u8], git: &Path, reach: &Reach, mounts: &mut [MountRequest]) {
+        let objects = git.join(OBJECTS);
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         for line in lines.filter(|line| !line.starts_with(b"#")).take(MAX_ALTERNATES) {
-            let path = Path::new(std::ffi::OsStr::from_bytes(line));
-            let Ok(path) = objects.join(path).canonicalize() else { continue };
+            let text = Path::new(std::ffi::OsStr::from_bytes(line));
+            let path = joined(&objects, text).unwrap_or_else(|| objects.join(text));
             let is_within = |mount: &MountRequest| {
                 mount.cell == Path::new(WORKSPACE)
                     && mount.host.canonicalize().is_ok_and(|top| path.starts_with(top))
             };
-            let is_whole = path.file_name().is_some_and(|name| name == "objects")
-                && path.parent().is_some_and(is_repository);
-            if !is_whole || mounts.iter().any(is_within) || self.is_granted(&path, mounts) {
+            if mounts.iter().any(is_within) {
+                continue;
+            }
+            match reach.follow(&objects, text) {
+                Err(NotFollowed::Missing) => continue,
+                Err(NotFollowed::Apart) if self.is_granted(&path, mounts) => continue,
+                Err(NotFollowed::Apart) => {
+                    self.remarks.push(format!(
+                        "a file of the workspace's repository names objects in `{}`, {APART}",
+                        shown(&path)
+                    ));
+                    continue;
+                }
+                Ok(_) => {}
+            }
+            let is_whole = path.ends_with(OBJECTS)
+                && path
+                    .parent()
+                    .and_then(|parent| reach.follow(parent, Path::new("")).ok())
+                    .is_some_and(|parent| is_repository(&parent));
+            if !is_whole || self.is_granted(&path, mounts) {
                 continue;
             }
             self.remarks.push(format!(
-                "the repository of the workspace has objects in `{0}`, which cells do not have: \
-                 `--ro {0}:{0}` grants them",
-                shown(&path)
+                "a file of the workspace's repository names objects in `{}`, which cells do not have: grant them only \
+                 if you made the clone from there{}",
+                shown(&path),
+                flag("--ro", &path)
             ));
         }
     }
 
-    fn grant(&mut self, path: &Path, access: Access) {
-        self.mounts.push(MountRequest { host: path.to_owned(), cell: path.to_owned(), access });
+    fn grant(&mut self, held: HeldPath, access: Access) {
+        let path = held.path.clone();
+        self.mounts.push(MountRequest { host: path.clone(), cell: path, access });
+        self.checked.push(held);
     }
 
     /// Returns true if cells have a path of the host at the same path. If the operator granted just this directory, for
@@ -255,10 +304,13 @@ impl RepositoryElsewhere {
     /// # Errors
     /// A part that was replaced since it was found.
     pub(crate) fn place(&self, granted: &mut Vec<Granted>) -> Result<(), CliError> {
-        let is_same =
-            |mount: &MountRequest| granted.iter().any(|granted| granted.host == mount.host);
-        if let Some(replaced) = self.mounts.iter().find(|mount| !is_same(mount)) {
-            let path = shown(&replaced.host);
+        let is_granted = |held: &HeldPath| {
+            granted.iter().any(|granted| {
+                granted.host == held.path && granted.cell == held.path && granted.file == held.id
+            })
+        };
+        if let Some(replaced) = self.checked.iter().find(|held| !is_granted(held)) {
+            let path = shown(&replaced.path);
             return Err(CliError::new(format!("`{path}` was replaced while it was looked up")));
         }
         let workspace = Path::new(WORKSPACE);
@@ -292,19 +344,18 @@ struct Asked<'p> {
 }
 
 impl Asked<'_> {
-    /// Returns why these paths, of which the first is granted, are not granted without a flag.
-    fn refusal(&self, paths: &[&Path]) -> Option<&'static str> {
+    /// Returns why `granted` is not granted without a flag. `others` are the owners of files on the way to it.
+    fn refusal(&self, granted: &HeldPath, others: &[Option<u32>]) -> Option<&'static str> {
         let user = nix::unistd::geteuid();
-        let is_the_users = |path: &&Path| {
-            let owner = owner(path);
+        let is_the_users = |owner: &Option<u32>| {
             owner.is_some()
-                && owner == self.owner
-                && (user.is_root() || owner == Some(user.as_raw()))
+                && *owner == self.owner
+                && (user.is_root() || *owner == Some(user.as_raw()))
         };
-        if !paths.iter().all(is_the_users) {
+        if !is_the_users(&Some(granted.owner)) || !others.iter().all(is_the_users) {
             return Some("which belongs to another user");
         }
-        let granted = paths.first()?;
+        let granted = &granted.path;
         // An archive that was unpacked over other files must not make these a repository.
         let is_usual = granted.iter().any(|name| name == GIT)
             || [".git", ".bare"]
@@ -314,9 +365,9 @@ impl Asked<'_> {
     }
 
     /// Returns true if cells can have a part, the first of these paths, at its path.
-    fn can_have(&self, paths: &[&Path]) -> bool {
-        let is_in_cache = |path: &&Path| path.iter().any(|name| name == CACHES);
-        let is_apart = |part: &&Path| is_shown(part) && !touches(part, self.top);
+    fn can_have(&self, paths: &[&HeldPath]) -> bool {
+        let is_in_cache = |part: &&HeldPath| part.path.iter().any(|name| name == CACHES);
+        let is_apart = |part: &&HeldPath| is_shown(&part.path) && !touches(&part.path, self.top);
         paths.first().is_some_and(is_apart) && !paths.iter().any(is_in_cache)
     }
 
@@ -331,69 +382,79 @@ impl NamedRepository {
     ///
     /// # Errors
     /// What the `.git` does not name.
-    fn of(directory: &Path) -> Result<Self, String> {
+    fn of(directory: &Path, reach: &Reach) -> Result<Self, String> {
         let pointer = directory.join(GIT);
-        let is_link = pointer.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
-        let named = match is_link {
-            true => pointer.canonicalize().ok(),
-            false => first_line(&pointer, b"gitdir:").map(|path| directory.join(path)),
-        };
-        let named = named.ok_or("is neither a repository nor names one")?;
-        let git = named
-            .canonicalize()
-            .map_err(|_| format!("names `{}`, which is not there", shown(&named)))?;
-        let no_repository = || format!("names `{}`, which is no repository", shown(&git));
-        let above = git.parent().filter(|parent| parent.ends_with(WORKTREES));
-        let Some(common) = above.and_then(Path::parent).filter(|_| git.join(COMMONDIR).exists())
-        else {
-            let is_mutual = !is_link && work_tree(&git).as_deref() == Some(directory);
-            return match is_repository(&git) {
-                true => Ok(Self { common: git.clone(), git, is_mutual }),
-                false => Err(no_repository()),
-            };
-        };
-        let named = first_line(&git.join(COMMONDIR), b"").map(|path| git.join(path));
-        let is_common =
-            named.and_then(|named| named.canonicalize().ok()).as_deref() == Some(common);
-        if !is_common || !is_repository(common) {
-            return Err(no_repository());
-        }
-        let back = first_line(&git.join(GITDIR), b"").map(|path| git.join(path));
-        let is_mutual = back.is_some_and(|back| {
-            back.file_name().is_some_and(|name| name == GIT)
-                && back.parent().and_then(|top| top.canonicalize().ok()).as_deref()
-                    == Some(directory)
+        let link = std::fs::read_link(&pointer).ok();
+        let is_link = link.is_some();
+        let named = link.or_else(|| {
+            let directory = HeldPath::of_operator(directory)?;
+            first_line(&directory.read(GIT, MAX_POINTER_BYTES)?, b"gitdir:")
         });
-        Ok(Self { common: common.to_owned(), git, is_mutual })
+        let named = named.ok_or("is neither a repository nor names one")?;
+        let follow = |from: &Path, path: &Path| {
+            let why = |error: NotFollowed| {
+                let why = match error {
+                    NotFollowed::Missing => "which is not there",
+                    NotFollowed::Apart => APART,
+                };
+                let path = joined(from, path).unwrap_or_else(|| from.join(path));
+                format!("names `{}`, {why}", shown(&path))
+            };
+            reach.follow(from, path).map_err(why)
+        };
+        let git = follow(directory, &named)?;
+        let no_repository =
+            |git: &HeldPath| Err(format!("names `{}`, which is no repository", shown(&git.path)));
+        let above = git.path.parent().filter(|parent| parent.ends_with(WORKTREES));
+        let Some(common) = above.and_then(Path::parent).filter(|_| git.has_file(COMMONDIR)) else {
+            if !is_repository(&git) {
+                return no_repository(&git);
+            }
+            let is_mutual = !is_link && work_tree(&git).as_deref() == Some(directory);
+            let common = follow(&git.path, Path::new(""))?;
+            return Ok(Self { git, common, is_mutual });
+        };
+        let common = follow(common, Path::new(""))?;
+        let path_in = |name: &str| {
+            let path = first_line(&git.read(name, MAX_POINTER_BYTES)?, b"")?;
+            joined(&git.path, &path)
+        };
+        if path_in(COMMONDIR).as_ref() != Some(&common.path) || !is_repository(&common) {
+            return no_repository(&git);
+        }
+        let is_mutual = path_in(GITDIR).is_some_and(|back| back == pointer);
+        Ok(Self { git, common, is_mutual })
     }
 }
 
 /// Returns the work tree that a repository's configuration names.
-fn work_tree(git: &Path) -> Option<PathBuf> {
+fn work_tree(git: &HeldPath) -> Option<PathBuf> {
     let mut named = None;
     for file in ["config", "config.worktree"] {
-        let text = plain_file(&git.join(file)).unwrap_or_default();
+        let text = git.read(file, MAX_FILE_BYTES).unwrap_or_default();
         grammar::settings(&text, |setting| {
             if (setting.section, setting.subsection, setting.key) == (b"core", None, b"worktree") {
-                named = setting.value.map(|value| git.join(std::ffi::OsStr::from_bytes(value)));
+                let value = setting.value.map(std::ffi::OsStr::from_bytes);
+                named = value.and_then(|value| joined(&git.path, Path::new(value)));
             }
         });
     }
-    named?.canonicalize().ok()
+    named
 }
 
 /// Returns true if a directory has the form of a repository's (git's is_git_directory), without links.
-fn is_repository(directory: &Path) -> bool {
-    let is_directory = |name: &str| {
-        directory.join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
-    };
-    let head = directory.join(HEAD).symlink_metadata();
-    head.is_ok_and(|metadata| metadata.is_file()) && is_directory("objects") && is_directory("refs")
+fn is_repository(directory: &HeldPath) -> bool {
+    directory.has_file(HEAD) && directory.has_directory(OBJECTS) && directory.has_directory("refs")
+}
+
+/// Returns the list of directories with more objects of a repository.
+fn alternates_of(git: &HeldPath) -> Vec<u8> {
+    git.read(ALTERNATES, MAX_FILE_BYTES).unwrap_or_default()
 }
 
 /// Returns true if the index of a repository's directory has files in a directory of the work tree.
-fn has_files_of(git: &Path, directory: &Path) -> bool {
-    let Some(text) = plain_file_of(&git.join("index"), MAX_INDEX_BYTES) else { return false };
+fn has_files_of(git: &HeldPath, directory: &Path) -> bool {
+    let Some(text) = git.read("index", MAX_INDEX_BYTES) else { return false };
     let mut prefix = directory.as_os_str().as_bytes().to_vec();
     prefix.push(b'/');
     index_has(&text, &prefix).unwrap_or(false)
@@ -470,16 +531,18 @@ fn can_have_host_path(top: &Path, mounts: &[MountRequest]) -> bool {
         })
 }
 
-/// Returns the path in the first line of a file, after `prefix`.
-fn first_line(file: &Path, prefix: &[u8]) -> Option<PathBuf> {
-    let text = plain_file(file).filter(|text| text.len() <= MAX_POINTER_BYTES)?;
-    let line = text.split(|byte| matches!(byte, b'\n' | b'\0')).next()?;
-    let path = line.strip_prefix(prefix)?.trim_ascii();
-    (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsStr::from_bytes(path)))
-}
-
 fn owner(path: &Path) -> Option<u32> {
     path.symlink_metadata().ok().map(|metadata| metadata.uid())
+}
+
+/// Returns the flag that grants a path, to be put at the end of a remark. Text that is copied to a shell has no letter that
+/// means something there or between two paths.
+fn flag(name: &str, path: &Path) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._/+@-".contains(byte);
+    match path.as_os_str().as_bytes().iter().all(is_plain) {
+        true => format!(": `{name} {0}:{0}`", path.display()),
+        false => String::new(),
+    }
 }
 
 fn shown(path: &Path) -> String {
@@ -489,6 +552,45 @@ fn shown(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Failed = Box<dyn std::error::Error>;
+
+    /// Makes a directory that has the form of a repository's.
+    fn repository(git: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(git.join("refs"))?;
+        std::fs::create_dir_all(git.join(OBJECTS))?;
+        std::fs::write(git.join(HEAD), "ref: refs/heads/main\n")
+    }
+
+    #[test]
+    fn a_repository_that_was_replaced_since_it_was_checked_is_not_granted() -> Result<(), Failed> {
+        let home = tempfile::tempdir_in("/var/tmp")?;
+        let root = home.path().canonicalize()?;
+        let git = root.join("main/.git");
+        let part = git.join("worktrees/w");
+        repository(&git)?;
+        std::fs::create_dir_all(&part)?;
+        std::fs::create_dir(root.join("w"))?;
+        std::fs::write(part.join(COMMONDIR), "../..\n")?;
+        std::fs::write(part.join(GITDIR), format!("{}\n", root.join("w/.git").display()))?;
+        std::fs::write(root.join("w/.git"), format!("gitdir: {}\n", part.display()))?;
+        let workspace = MountRequest {
+            host: root.join("w"),
+            cell: PathBuf::from(WORKSPACE),
+            access: Access::ReadWrite,
+        };
+        let found = RepositoryElsewhere::find(&mut [workspace]);
+        assert_eq!(found.git.as_ref(), Some(&part), "{found:?}");
+        let granted = || Granted::now(git.clone(), git.clone(), Access::Repository);
+        assert!(found.place(&mut vec![granted()?]).is_ok());
+        // Another directory of the same user, with the same content.
+        std::fs::rename(&git, root.join("away"))?;
+        repository(&git)?;
+        let error = found.place(&mut vec![granted()?]).err().map(|error| error.message);
+        let replaced = format!("`{}` was replaced while it was looked up", git.display());
+        assert_eq!(error, Some(replaced));
+        Ok(())
+    }
 
     /// Encodes an index of these paths.
     fn index(version: u32, paths: &[&str]) -> Vec<u8> {
