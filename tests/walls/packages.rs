@@ -63,6 +63,7 @@ ln -s /etc/cofferdam-test/link chain
 ln -s ../ssl/certs up
 ln -s /usr/bin/env link-env
 ln -s ../../usr link-usr
+mkdir plain; chmod 755 plain; ln -s ../same plain/link
 ln -s changed link-changed
 ln -s /etc/shadow link-shadow
 ln -s open link-directory

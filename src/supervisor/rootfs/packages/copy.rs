@@ -1,7 +1,7 @@
 //! Walks through the host's `/etc` and copies unchanged files of packages, and links to them.
 
 use std::collections::HashSet;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -33,35 +33,6 @@ const DIRECTORY_BYTES: usize = 32 << 10;
 const MAX_DEPTH: u8 = 8;
 /// Maximum links in a row that lead to a copied file.
 const MAX_LINKS: u8 = 4;
-
-/// Paths that only services of the host, its boot and its logins read. Without them a copy takes two
-/// thirds of the time.
-const LEFT_OUT: [&str; 24] = [
-    "/etc/X11",
-    "/etc/apparmor.d",
-    "/etc/cron.d",
-    "/etc/cron.daily",
-    "/etc/cron.hourly",
-    "/etc/cron.monthly",
-    "/etc/cron.weekly",
-    "/etc/default",
-    "/etc/grub.d",
-    "/etc/init",
-    "/etc/init.d",
-    "/etc/initramfs-tools",
-    "/etc/kernel",
-    "/etc/logrotate.d",
-    "/etc/modprobe.d",
-    "/etc/pam.d",
-    "/etc/security",
-    "/etc/skel",
-    "/etc/ssh/moduli",
-    "/etc/sv",
-    "/etc/sysctl.d",
-    "/etc/systemd",
-    "/etc/udev",
-    "/etc/ufw",
-];
 
 /// A copy in progress.
 pub(super) struct Copier<'a> {
@@ -116,66 +87,106 @@ impl<'a> Copier<'a> {
     /// # Errors
     /// The errno of a file that could not be written. Files that cannot be read are left out.
     pub(super) fn copy(mut self, etc: &OwnedFd) -> Result<Extent, Errno> {
-        self.walk(etc, Path::new("."), Path::new("/etc"), MAX_DEPTH)?;
+        self.walk(etc, c".", &mut PathBuf::from("/etc"), MAX_DEPTH)?;
         self.copy_links()?;
         Ok(self.extent)
     }
 
     /// Copies the files of the directory `name` in `parent`, and those below it. `path` is its path
     /// in the cell.
-    fn walk(&mut self, parent: &OwnedFd, name: &Path, path: &Path, depth: u8) -> Result<(), Errno> {
+    fn walk(
+        &mut self,
+        parent: &OwnedFd,
+        name: &CStr,
+        path: &mut PathBuf,
+        depth: u8,
+    ) -> Result<(), Errno> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
         if !is_for_all(&opened, libc::S_IFDIR, 0o555) {
             return Ok(());
         }
-        let mut entries = entries(&opened);
+        let mut entries = self.entries(&opened, path);
         // The same files are copied each time, should a limit be reached.
         entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         for (name, kind) in entries {
-            self.entries += 1;
-            if self.entries > MAX_ENTRIES || self.copied.len() >= MAX_COPIED {
+            if self.copied.len() >= MAX_COPIED {
                 self.extent = Extent::Limited;
                 return Ok(());
             }
-            let name = Path::new(OsStr::from_bytes(name.to_bytes()));
-            let path = path.join(name);
-            if self.shown.contains(path.as_path()) || is_left_out(&path) {
-                continue;
-            }
+            path.push(OsStr::from_bytes(name.to_bytes()));
             match kind {
-                FileType::Directory if depth > 0 && self.may_have_files(&path, depth) => {
-                    self.walk(&opened, name, &path, depth - 1)?;
-                }
-                FileType::RegularFile => self.copy_file(&opened, name, &path)?,
+                FileType::Directory if depth == 0 => self.extent = Extent::Limited,
+                FileType::Directory => self.walk(&opened, &name, path, depth - 1)?,
+                FileType::RegularFile => self.copy_file(&opened, &name, path)?,
                 FileType::Symlink => {
                     let mut buffer = [0; 1024];
-                    let text = lookup::read_link(&opened, &c_path(name)?, &mut buffer);
-                    let text = text.map(|text| PathBuf::from(OsStr::from_bytes(text)));
-                    self.links.extend(text.ok().map(|text| (path, text)));
+                    if let Ok(text) = lookup::read_link(&opened, &name, &mut buffer) {
+                        let text = PathBuf::from(OsStr::from_bytes(text));
+                        self.links.push((path.clone(), text));
+                    }
                 }
-                FileType::Directory
-                | FileType::Fifo
+                FileType::Fifo
                 | FileType::Socket
                 | FileType::CharacterDevice
                 | FileType::BlockDevice
                 | FileType::Unknown => {}
             }
+            path.pop();
         }
         Ok(())
     }
 
-    /// Returns false for a directory of `/etc` itself in which no package has a file.
-    fn may_have_files(&self, path: &Path, depth: u8) -> bool {
-        depth < MAX_DEPTH || self.digests.are_below(path)
+    /// Returns the entries of a directory that may be copied, with their types, as far as it can be
+    /// read. `path` is its path in the cell.
+    fn entries(&mut self, directory: &OwnedFd, path: &mut PathBuf) -> Vec<(CString, FileType)> {
+        let mut buffer = Vec::with_capacity(DIRECTORY_BYTES);
+        let mut reader = RawDir::new(directory, buffer.spare_capacity_mut());
+        let mut entries = Vec::new();
+        while let Some(Ok(entry)) = reader.next() {
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            self.entries += 1;
+            if self.entries > MAX_ENTRIES {
+                self.extent = Extent::Limited;
+                break;
+            }
+            let mut kind = entry.file_type();
+            // Some filesystems do not have it in the directory.
+            if kind == FileType::Unknown
+                && let Ok(status) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+            {
+                kind = FileType::from_raw_mode(status.st_mode);
+            }
+            path.push(OsStr::from_bytes(name.to_bytes()));
+            if self.may_be_copied(path, kind) {
+                entries.push((name.to_owned(), kind));
+            }
+            path.pop();
+        }
+        entries
+    }
+
+    /// Returns true for links, files of packages, and directories that have such files below them,
+    /// unless cells have the path already.
+    fn may_be_copied(&self, path: &Path, kind: FileType) -> bool {
+        let is_listed = match kind {
+            FileType::RegularFile => !self.digests.of(path).is_empty(),
+            FileType::Directory => self.digests.are_below(path),
+            FileType::Symlink => true,
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => false,
+        };
+        is_listed && !self.shown.contains(path)
     }
 
     /// Copies a file if its bytes are those of a package.
-    fn copy_file(&mut self, parent: &OwnedFd, name: &Path, path: &Path) -> Result<(), Errno> {
-        let digests = self.digests.of(path);
-        if digests.is_empty() {
-            return Ok(());
-        }
+    fn copy_file(&mut self, parent: &OwnedFd, name: &CStr, path: &Path) -> Result<(), Errno> {
         // Nothing waits for the other end, should the file have become a FIFO.
         let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
         let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
@@ -195,7 +206,7 @@ impl<'a> Copier<'a> {
             return Ok(());
         }
         let digest: [u8; 16] = Md5::digest(&self.buffer).into();
-        if !digests.contains(&digest) {
+        if !self.digests.of(path).iter().any(|(_, listed)| *listed == digest) {
             return Ok(());
         }
         self.bytes += length;
@@ -276,35 +287,9 @@ impl<'a> Copier<'a> {
     }
 }
 
-fn is_left_out(path: &Path) -> bool {
-    LEFT_OUT.iter().any(|left_out| path.as_os_str() == *left_out)
-}
-
-/// Returns the entries of a directory with their types, as far as it can be read.
-fn entries(directory: &OwnedFd) -> Vec<(CString, FileType)> {
-    let mut buffer = Vec::with_capacity(DIRECTORY_BYTES);
-    let mut reader = RawDir::new(directory, buffer.spare_capacity_mut());
-    let mut entries = Vec::new();
-    while let Some(Ok(entry)) = reader.next() {
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        let mut kind = entry.file_type();
-        // Some filesystems do not have it in the directory.
-        if kind == FileType::Unknown
-            && let Ok(status) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
-        {
-            kind = FileType::from_raw_mode(status.st_mode);
-        }
-        entries.push((name.to_owned(), kind));
-    }
-    entries
-}
-
 /// Opens an entry of a directory of the host. Does not leave its filesystem, and follows no links.
-fn open(directory: &OwnedFd, name: &Path, flags: i32) -> Result<OwnedFd, Errno> {
-    lookup::open(directory, &c_path(name)?, flags, 0, Follow::Beneath)
+fn open(directory: &OwnedFd, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
+    lookup::open(directory, name, flags, 0, Follow::Beneath)
 }
 
 /// Returns true for a file of the type that owner, group and others may use in all of these ways.

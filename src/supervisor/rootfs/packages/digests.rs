@@ -1,11 +1,10 @@
 //! The digests of configuration files in dpkg's database.
 
-use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memchr::memmem;
 use nix::errno::Errno;
@@ -15,36 +14,64 @@ use cell::errno_of;
 /// Maximum bytes of the database; it has about one KiB for each package.
 const MAX_DATABASE: u64 = 64 << 20;
 
+/// Paths that only services of the host, its boot and its logins read. Without them a copy takes two
+/// thirds of the time.
+const LEFT_OUT: [&str; 24] = [
+    "/etc/X11",
+    "/etc/apparmor.d",
+    "/etc/cron.d",
+    "/etc/cron.daily",
+    "/etc/cron.hourly",
+    "/etc/cron.monthly",
+    "/etc/cron.weekly",
+    "/etc/default",
+    "/etc/grub.d",
+    "/etc/init",
+    "/etc/init.d",
+    "/etc/initramfs-tools",
+    "/etc/kernel",
+    "/etc/logrotate.d",
+    "/etc/modprobe.d",
+    "/etc/pam.d",
+    "/etc/security",
+    "/etc/skel",
+    "/etc/ssh/moduli",
+    "/etc/sv",
+    "/etc/sysctl.d",
+    "/etc/systemd",
+    "/etc/udev",
+    "/etc/ufw",
+];
+
 /// An MD5 digest.
 pub(super) type Digest = [u8; 16];
 
 /// The digests of configuration files.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Digests {
-    /// Digests by absolute path: several packages may list a file.
-    by_path: HashMap<PathBuf, Vec<Digest>>,
-    /// Names in `/etc` of these files, or of the directories that they are in.
-    names: HashSet<Vec<u8>>,
+    /// Absolute paths with digests, sorted: several packages may list a file.
+    entries: Vec<(Vec<u8>, Digest)>,
 }
 
 impl Digests {
-    /// Returns the digests with which packages shipped the file.
-    pub(super) fn of(&self, path: &Path) -> &[Digest] {
-        self.by_path.get(path).map_or(&[], Vec::as_slice)
+    /// Returns the entries of a file: the digests with which packages shipped it.
+    pub(super) fn of(&self, path: &Path) -> &[(Vec<u8>, Digest)] {
+        let path = path.as_os_str().as_bytes();
+        let rest = self.from(path);
+        let end = rest.partition_point(|(listed, _)| listed.as_slice() == path);
+        rest.get(..end).unwrap_or_default()
     }
 
-    /// Returns true if there are digests of files in this directory of `/etc` or below it.
+    /// Returns true if there are digests of files in this directory or below it.
     pub(super) fn are_below(&self, directory: &Path) -> bool {
-        directory.file_name().is_some_and(|name| self.names.contains(name.as_bytes()))
+        let start = [directory.as_os_str().as_bytes(), b"/"].concat();
+        self.from(&start).first().is_some_and(|(path, _)| path.starts_with(&start))
     }
 
-    fn add(&mut self, (path, digest): (&[u8], Digest)) {
-        let Some(below) = path.strip_prefix(b"/etc/") else { return };
-        let name = below.split(|byte| *byte == b'/').next().unwrap_or_default();
-        if !self.names.contains(name) {
-            self.names.insert(name.to_owned());
-        }
-        self.by_path.entry(PathBuf::from(OsStr::from_bytes(path))).or_default().push(digest);
+    /// Returns the entries whose paths are not sorted before `start`.
+    fn from(&self, start: &[u8]) -> &[(Vec<u8>, Digest)] {
+        let begin = self.entries.partition_point(|(path, _)| path.as_slice() < start);
+        self.entries.get(begin..).unwrap_or_default()
     }
 }
 
@@ -53,9 +80,21 @@ impl Digests {
 /// # Errors
 /// The errno of read(2); EFBIG: the database is too large.
 pub(super) fn read(dpkg: &File) -> Result<Digests, Errno> {
-    let mut digests = Digests::default();
-    conffiles(&content(dpkg)?).for_each(|entry| digests.add(entry));
-    Ok(digests)
+    Ok(parse(&content(dpkg)?))
+}
+
+fn parse(status: &[u8]) -> Digests {
+    let mut entries: Vec<_> = conffiles(status)
+        .filter(|(path, _)| path.starts_with(b"/etc/") && !is_left_out(path))
+        .map(|(path, digest)| (path.to_owned(), digest))
+        .collect();
+    entries.sort_unstable();
+    Digests { entries }
+}
+
+/// Returns true for a path of `LEFT_OUT`, or below one.
+fn is_left_out(path: &[u8]) -> bool {
+    LEFT_OUT.iter().any(|left_out| Path::new(OsStr::from_bytes(path)).starts_with(left_out))
 }
 
 /// Reads a file from its beginning, whatever its position is: other processes have it open too.
@@ -137,5 +176,25 @@ mod tests {
         }
         let sign = format!("/etc/a +{}", ONE.get(1..).unwrap_or_default());
         assert_eq!(conffile(sign.as_bytes()), None);
+    }
+
+    #[test]
+    fn digests_are_found_by_file_and_by_each_directory_above_it() {
+        let status = format!(
+            "\nConffiles:\n /etc/b/c/d {ONE}\n /etc/b-x {ONE}\n /etc/a {TWO}\n /usr/x {ONE}\n \
+             /etc/systemd/x.conf {ONE}\n /etc/a {ONE}\n"
+        );
+        let digests = parse(status.as_bytes());
+        let count = |path: &str| digests.of(Path::new(path)).len();
+        let files = ["/etc/a", "/etc/b-x", "/etc/b/c/d", "/etc/b/c", "/etc/b", "/etc/", "/usr/x"];
+        assert_eq!(files.map(count), [2, 1, 1, 0, 0, 0, 0]);
+        assert_eq!(count("/etc/systemd/x.conf"), 0, "left out");
+        let below = |path: &str| digests.are_below(Path::new(path));
+        for directory in ["/etc", "/etc/b", "/etc/b/c"] {
+            assert!(below(directory), "{directory}");
+        }
+        for other in ["/etc/a", "/etc/b/c/d", "/etc/b-", "/etc/c", "/etc/systemd", "/usr", "/et"] {
+            assert!(!below(other), "{other}");
+        }
     }
 }
