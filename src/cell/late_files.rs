@@ -85,7 +85,7 @@ impl LateFiles {
         let mut state = self.state.borrow_mut();
         let mut attempt = match std::mem::replace(&mut *state, State::Over) {
             State::Due(attempt) => attempt,
-            other => {
+            other @ (State::Begun { .. } | State::Killed { .. } | State::Over) => {
                 *state = other;
                 return false;
             }
@@ -133,7 +133,7 @@ impl LateFiles {
                 Some(_) => attempt.failed(),
                 None => State::Killed { attempt, process },
             },
-            other => other,
+            other @ (State::Due(_) | State::Over) => other,
         };
         *state = next;
         Ok(matches!(*state, State::Due(_) | State::Over))
