@@ -348,7 +348,6 @@ fn layouts(caller: &Caller) -> Check {
 const CHANGES: &str = r#"cd /workspace; git=$(git rev-parse --absolute-git-dir) || exit; common=$(cd "$(git rev-parse --git-common-dir)"; pwd)
     for d in "$git" "$common"; do
         for n in config config.lock config.worktree commondir gitdir hooks/pre-commit info/attributes objects/info/alternates remotes/o branches/o; do
-            [ "$n" = gitdir ] && [ ! -e "$d/gitdir" ] && continue
             mkdir -p "$d/${n%/*}" 2>/dev/null; echo evil > "$d/$n" && echo "WROTE $n"; ln -s /tmp "$d/$n" && echo "LINKED $n"
             rm -f "$d/$n" && [ "$n" != config.lock ] && [ -e "$d/$n" ] && echo "KEPT"
         done
@@ -385,6 +384,7 @@ fn kept(caller: &Caller) -> Check {
         let again = home.run(caller, workspace, &flags, "cd /workspace && git log --format=%s")?;
         equal("the next start", again.stdout.as_str(), "first\n")?;
     }
+    during_a_call(caller)?;
     // The positive control: outside each line that nothing guards does something.
     let home = Home::new(caller)?;
     let control = home.outside(caller, &CHANGES.replace("/workspace", "tree"))?;
@@ -399,6 +399,32 @@ fn kept(caller: &Caller) -> Check {
         holds("works outside", &control, control.stdout.contains(line))?;
     }
     Ok(())
+}
+
+/// Checks a linked worktree that the host adds during a call: no mount covers its files, so that their names alone guard
+/// them.
+fn during_a_call(caller: &Caller) -> Check {
+    let home = Home::new(caller)?;
+    let wait =
+        |file: &str| format!("for i in {{1..300}}; do [ -e {file} ] && break; sleep 0.1; done");
+    let add = format!(
+        "({}; git -C main worktree add -q ../w2; touch tree/go) >/dev/null 2>&1 & echo waits",
+        wait("tree/started")
+    );
+    equal("in the background", home.outside(caller, &add)?.trimmed(), "waits")?;
+    let script = format!(
+        "cd /workspace; touch started; {}; cd {}/worktrees/w2 && cat gitdir; \
+         for n in gitdir commondir; do echo evil > $n && echo WROTE; ln -sf /tmp $n && echo LINKED; \
+         echo evil > new && mv new $n && echo MOVED; mkdir -p x; echo evil > x/$n && echo MADE; done; \
+         echo 'ref: refs/heads/w2' > ORIG_HEAD && echo fine",
+        wait("go"),
+        home.at("main/.git")
+    );
+    let output = home.run(caller, "tree", &[], &script)?;
+    let expected = format!("{}\nfine\n", home.at("w2/.git"));
+    equal("added meanwhile", output.stdout.as_str(), expected.as_str())?;
+    let pointer = home.outside(caller, "cat main/.git/worktrees/w2/gitdir")?;
+    equal("kept", pointer.trimmed(), home.at("w2/.git").as_str())
 }
 
 const THROUGH_A_LINK: &str =

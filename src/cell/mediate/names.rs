@@ -69,18 +69,22 @@ pub const GIT: &str = ".git";
 /// many directories have (git's is_git_directory). Without it the other parts have no effect.
 pub const HEAD: &str = "HEAD";
 /// Parts of a repository that git runs or obeys. `commondir`, in a linked worktree, names where git
-/// finds its hooks and its `config`. Git writes a new configuration to a lock file and renames it,
-/// so that the locks are guarded too. Lazygit runs the commands of `lazygit.yml`.
-pub const GIT_PARTS: [&str; 7] = [
+/// finds its hooks and its `config`, and `gitdir` names the worktree, by which a later start knows it.
+/// Git writes a new configuration to a lock file and renames it, so that the locks are guarded too.
+/// Lazygit runs the commands of `lazygit.yml`.
+pub const GIT_PARTS: [&str; 8] = [
     HOOKS,
     "config",
     "config.worktree",
     "config.lock",
     "config.worktree.lock",
     COMMONDIR,
+    GITDIR,
     "lazygit.yml",
 ];
 pub const COMMONDIR: &str = "commondir";
+/// The file of a linked worktree that names the `.git` in it.
+pub const GITDIR: &str = "gitdir";
 pub(crate) const OBJECTS: &str = "objects";
 /// Chooses, in a repository's `info`, which of the configured programs processes a file. Git makes
 /// no other file of this name in a repository, and a directory that contains one could be renamed
@@ -233,7 +237,7 @@ pub fn is_one_of(words: &[Vec<u8>], name: &[u8]) -> bool {
 /// Returns true for most unguarded names, judging by the first letter. Short names have a tilde,
 /// and names that do not begin with an ASCII letter or digit must be folded first.
 fn is_plain(name: &[u8]) -> bool {
-    const FIRST_LETTERS: [u8; 8] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l'];
+    const FIRST_LETTERS: [u8; 9] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l', b'g'];
     name.first().is_some_and(|first| {
         first.is_ascii_alphanumeric() && !FIRST_LETTERS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')

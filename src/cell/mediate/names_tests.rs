@@ -77,6 +77,7 @@ fn files_that_make_a_repository_are_distinguished_from_its_other_parts() {
     assert_eq!(NameClass::classify(b"FETCH_HEAD"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"config"), NameClass::Part);
     assert_eq!(NameClass::classify(b"config.worktree"), NameClass::Part);
+    assert_eq!(NameClass::classify(b"gitdir"), NameClass::Part);
     assert_eq!(NameClass::classify(b"commondir"), NameClass::Commondir);
     assert_eq!(NameClass::classify(b"objects"), NameClass::Objects);
 }

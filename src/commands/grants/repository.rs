@@ -15,7 +15,7 @@ use super::request::{MountRequest, WORKSPACE};
 use super::toolchains::{is_shown, touches};
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
-use cell::mediate::names::{CACHES, COMMONDIR, GIT, HEAD};
+use cell::mediate::names::{CACHES, COMMONDIR, GIT, GITDIR, HEAD};
 use model::accounts;
 use model::job::Access;
 use supervisor::Granted;
@@ -29,9 +29,8 @@ const MAX_INDEX_BYTES: u64 = 64 << 20;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Maximum directories with more objects that are reported.
 const MAX_ALTERNATES: usize = 8;
-/// Directory in a repository of its linked worktrees, and the file in each that names its `.git`.
+/// Directory in a repository of its linked worktrees.
 const WORKTREES: &str = "worktrees";
-const GITDIR: &str = "gitdir";
 /// Directory in a repository of its objects, and the file that names directories with more of them.
 const OBJECTS: &str = "objects";
 const ALTERNATES: &str = "objects/info/alternates";

@@ -6,18 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::scan::{Repository, Scan};
 use super::tree::{GrantPath, Kind, Target, path_of};
-use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, HEAD, INFO, OLD_REMOTES};
+use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES};
 
 /// More parts of a repository: attributes choose which configured program processes a file,
-/// alternates name directories that git reads from, the steps of an unfinished rebase or `git am`
-/// may be commands, and a linked worktree names its directory, by which a later start knows it.
-const MORE_PARTS: [&str; 5] =
-    ["info/attributes", "objects/info/alternates", "rebase-merge", "rebase-apply", GITDIR];
+/// alternates name directories that git reads from, and the steps of an unfinished rebase or
+/// `git am` may be commands.
+const MORE_PARTS: [&str; 4] =
+    ["info/attributes", "objects/info/alternates", "rebase-merge", "rebase-apply"];
 /// Directories of the repositories of submodules, and of linked worktrees.
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";
-/// The file of a linked worktree that names the `.git` in it.
-const GITDIR: &str = "gitdir";
 /// Maximum bytes read of a file that points to a repository or to its common directory: longer than
 /// any path.
 const MAX_POINTER_BYTES: usize = 8192;
