@@ -521,6 +521,27 @@ fn strangers(caller: &Caller) -> Check {
     let output =
         home.run(caller, "p", &[], &format!("ls -A {} 2>/dev/null; git log", home.at("")))?;
     holds("not the home", &output, !output.stdout.contains(".git") && output.code == 128)?;
+    // A part that cannot be granted does not keep cells from starting.
+    let home = Home::new(caller)?;
+    for mode in ["0111", "0311"] {
+        equal(
+            "made",
+            home.outside(caller, &format!("chmod {mode} main/.git && echo made"))?.trimmed(),
+            "made",
+        )?;
+        let output = home.run(caller, "tree", &[], "echo started; ls -A $PWD/../main")?;
+        let remark = format!("its mode is {mode}");
+        let is_said =
+            output.stderr.contains(&remark) && output.stderr.contains("; cells start without it\n");
+        holds(mode, &output, output.stdout.starts_with("started\n") && is_said)?;
+        holds("nothing of it", &output, output.stdout == "started\n")?;
+        // What the operator typed is an error, as before.
+        let flags = home.flags("--rw", "main/.git");
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let output = home.run(caller, "tree", &flags, "echo started")?;
+        holds("typed", &output, output.code == 125 && output.stdout.is_empty())?;
+    }
+    equal("made", home.outside(caller, "chmod 0755 main/.git && echo made")?.trimmed(), "made")?;
     // An index behind a link is not opened: a cell may have led it to a device.
     let home = Home::new(caller)?;
     let moved = "mv main/.git/index main/.git/i && ln -s i main/.git/index && git -C main status -s . && echo made";

@@ -60,7 +60,7 @@ impl GrantPlan {
         let mut elsewhere = RepositoryElsewhere::default();
         // Scripts of a project compare their paths with `/workspace`.
         if has_mounts && !request.has_scripts && settings.loaded.config.git_elsewhere.value {
-            elsewhere = RepositoryElsewhere::find(&mut request.mounts);
+            elsewhere = RepositoryElsewhere::find(&mut request.mounts).if_grantable(&settings);
             request.mounts.extend(elsewhere.mounts.iter().cloned());
         }
         for (name, value) in elsewhere.variables() {

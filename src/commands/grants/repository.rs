@@ -11,10 +11,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::held_paths::{HeldPath, NotFollowed, Reach, first_line, joined};
+use super::lookup;
 use super::request::{MountRequest, WORKSPACE};
 use super::toolchains::{is_shown, touches};
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
+use crate::commands::settings::Settings;
 use cell::mediate::names::{CACHES, COMMONDIR, GIT, GITDIR, HEAD};
 use model::accounts;
 use model::job::Access;
@@ -298,20 +300,47 @@ impl RepositoryElsewhere {
         variables
     }
 
-    /// Makes the path on the host that of the workspace, and `/workspace` a link to it.
+    /// Returns this if its parts can be granted, else the reason as a remark: the operator typed no flag for them, and
+    /// cells can start without them.
+    pub(crate) fn if_grantable(self, settings: &Settings) -> Self {
+        if self.mounts.is_empty() {
+            return self;
+        }
+        let granted = lookup::grant_all(settings, &self.mounts, false);
+        match granted.and_then(|granted| self.check_same(&granted)) {
+            Ok(()) => self,
+            Err(error) => {
+                let remark = format!("{}; cells start without it", plain(&error.message));
+                Self { remarks: vec![remark], ..Self::default() }
+            }
+        }
+    }
+
+    /// Checks that the parts that were found are the files that are granted.
     ///
     /// # Errors
     /// A part that was replaced since it was found.
-    pub(crate) fn place(&self, granted: &mut Vec<Granted>) -> Result<(), CliError> {
+    fn check_same(&self, granted: &[Granted]) -> Result<(), CliError> {
         let is_granted = |held: &HeldPath| {
             granted.iter().any(|granted| {
                 granted.host == held.path && granted.cell == held.path && granted.file == held.id
             })
         };
-        if let Some(replaced) = self.checked.iter().find(|held| !is_granted(held)) {
-            let path = shown(&replaced.path);
-            return Err(CliError::new(format!("`{path}` was replaced while it was looked up")));
+        match self.checked.iter().find(|held| !is_granted(held)) {
+            None => Ok(()),
+            Some(replaced) => {
+                let path = shown(&replaced.path);
+                Err(CliError::new(format!("`{path}` was replaced while it was looked up")))
+            }
         }
+    }
+
+    /// Makes the path on the host that of the workspace, and `/workspace` a link to it.
+    ///
+    /// # Errors
+    /// A part that was replaced since it was found.
+    pub(crate) fn place(&self, granted: &mut Vec<Granted>) -> Result<(), CliError> {
+        self.check_same(granted)?;
         let workspace = Path::new(WORKSPACE);
         let Some(at) = granted.iter().position(|granted| granted.cell == workspace) else {
             return Ok(());
