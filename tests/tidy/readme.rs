@@ -169,7 +169,7 @@ fn the_first_pages_are_short() {
     let words = SECURITY.split_whitespace().count();
     assert!(words <= 3_300, "SECURITY.md: {words} words");
     let words = THREAT_MODEL.split_whitespace().count();
-    assert!(words <= 3_500, "docs/threat-model.md: {words} words");
+    assert!(words <= 3_550, "docs/threat-model.md: {words} words");
 }
 
 /// The anchor that a heading gets where the page is shown.
