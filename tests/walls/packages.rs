@@ -1,7 +1,7 @@
 //! Files of `/etc` that a cell has because a package shipped them: which, and which never.
 //!
-//! Each test makes a separate host: a mount namespace with other files at `/etc/cofferdam-test` and
-//! another database of dpkg.
+//! Each test runs on a host that it makes: a mount namespace with other files at
+//! `/etc/cofferdam-test` and another database of dpkg.
 
 use std::path::Path;
 
