@@ -3,7 +3,8 @@
 //!
 //! The files that name the other part came with the workspace, perhaps from a stranger's archive. So nothing is granted
 //! because of such a file alone. The other part must be a repository by its form, belong to the same user, lie in no
-//! forbidden place and name the workspace in turn, in files that no cell can write: as a work tree, or in its index.
+//! forbidden place and name the workspace in turn: as a work tree, in files that no cell can write, or in its index, which
+//! a cell of a linked worktree can write. An index opens only the `.git` above the workspace, for reading.
 //! Otherwise a remark says what is missing. [`held_paths`](super::held_paths) opens what such files name.
 
 use std::os::unix::ffi::OsStrExt;
