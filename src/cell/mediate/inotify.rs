@@ -6,17 +6,15 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use syscalls::Sysno;
 
 use super::caller::TargetCall;
 use super::handlers::Handlers;
 use super::names;
-use super::paths::{FoundFile, LastLink};
+use super::paths::LastLink;
 use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::response::{CallError, Response};
-use sys::lookup::{self, Follow};
 use sys::{Result, process, watch};
 
 /// The system calls by which init adds watches, in addition to those of every init.
@@ -46,20 +44,7 @@ pub fn add_watch(
     let leader = process::open_pidfd(target.status()?.process)?;
     let instance = process::take_descriptor(&leader, number)?;
     let links = if mask & libc::IN_DONT_FOLLOW == 0 { LastLink::Follow } else { LastLink::Stay };
-    let held = match target.find(path, links)? {
-        FoundFile::Spot(spot) => {
-            let hold = libc::O_PATH | libc::O_CLOEXEC;
-            // A path that ends in a slash or a dot names a directory, or nothing.
-            let (more, follow) = match spot.is_no_file() {
-                true => (0, Follow::Texts),
-                false => (libc::O_NOFOLLOW, Follow::Nothing),
-            };
-            lookup::open(&spot.parent, spot.last()?, hold | more, 0, follow)?
-        }
-        FoundFile::Descriptor(number) => {
-            target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?
-        }
-    };
+    let held = target.hold(path, links)?;
     caller.still_waits()?;
     if !may_watch(handlers, &held)? {
         return Err(CallError::Guarded(GuardedName::Other));

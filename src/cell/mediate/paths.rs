@@ -249,6 +249,26 @@ impl TargetThread<'_> {
         self.find_text(named.from, self.text(named.text)?, links)
     }
 
+    /// Resolves a path to its file, and holds that without opening it (O_PATH).
+    ///
+    /// # Errors
+    /// The same as of [`Self::find`].
+    pub(crate) fn hold(&self, named: PathArgument, links: LastLink) -> Result<OwnedFd> {
+        let spot = match self.find(named, links)? {
+            FoundFile::Spot(spot) => spot,
+            FoundFile::Descriptor(number) => {
+                return self.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC);
+            }
+        };
+        let hold = libc::O_PATH | libc::O_CLOEXEC;
+        // A path that ends in a slash or a dot names a directory, or nothing.
+        let (more, follow) = match spot.is_no_file() {
+            true => (0, Follow::Texts),
+            false => (libc::O_NOFOLLOW, Follow::Nothing),
+        };
+        lookup::open(&spot.parent, spot.last()?, hold | more, 0, follow)
+    }
+
     /// Resolves a path that has already been copied.
     pub(crate) fn find_text(
         &self,

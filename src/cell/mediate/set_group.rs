@@ -13,12 +13,11 @@ use syscalls::Sysno;
 
 use super::caller::TargetCall;
 use super::handlers::Handlers;
-use super::paths::{FoundFile, LastLink};
+use super::paths::LastLink;
 use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::response::{CallError, Response};
 use sys::Result;
-use sys::lookup::{self, Follow};
 
 /// The system calls by which init changes modes, in addition to those of every init.
 pub(super) const CALLS: [Sysno; 7] = [
@@ -50,20 +49,7 @@ pub(super) fn by_path(
         return change(handlers, caller, &held, mode);
     }
     let links = if flags & NO_FOLLOW == 0 { LastLink::Follow } else { LastLink::Stay };
-    let held = match target.find(path, links)? {
-        FoundFile::Spot(spot) => {
-            let hold = libc::O_PATH | libc::O_CLOEXEC;
-            // A path that ends in a slash or a dot names a directory, or nothing.
-            let (more, follow) = match spot.is_no_file() {
-                true => (0, Follow::Texts),
-                false => (libc::O_NOFOLLOW, Follow::Nothing),
-            };
-            lookup::open(&spot.parent, spot.last()?, hold | more, 0, follow)?
-        }
-        FoundFile::Descriptor(number) => {
-            target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?
-        }
-    };
+    let held = target.hold(path, links)?;
     change(handlers, caller, &held, mode)
 }
 
