@@ -7,6 +7,7 @@ pub(crate) mod cache;
 pub(crate) mod cache_upkeep;
 pub(crate) mod config_paths;
 mod git_identity;
+mod git_index;
 mod held_paths;
 pub(crate) mod host_programs;
 mod lookup;
