@@ -21,6 +21,8 @@ pub enum Need {
     /// Version 2 with memory, pids and cpu, at the place where root makes its groups.
     CgroupV2,
     Fish,
+    /// Filesystems whose server is a process of the test.
+    Fuse,
     Gcc,
     Git,
     /// gpg and its agent.
@@ -77,6 +79,7 @@ impl Need {
             Self::Bc => "bc",
             Self::CgroupV2 => "cgroup-v2",
             Self::Fish => "fish",
+            Self::Fuse => "fuse",
             Self::Gcc => "gcc",
             Self::Git => "git",
             Self::Gpg => "gpg",
@@ -123,6 +126,7 @@ impl Need {
             Self::Bc => starts(&["/usr/bin/bc", "--version"]),
             Self::CgroupV2 => has_cgroup_v2(),
             Self::Fish => starts(&["/usr/bin/fish", "--version"]),
+            Self::Fuse => std::path::Path::new("/dev/fuse").exists(),
             Self::Gcc => starts(&["/usr/bin/gcc", "--version"]),
             Self::Git => starts(&["/usr/bin/git", "--version"]),
             Self::Gpg => starts(&["gpg-agent", "--version"]) && starts(&["gpg", "--version"]),

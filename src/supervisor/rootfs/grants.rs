@@ -1,6 +1,5 @@
 //! Prepares the granted directories and sockets for the cells of a key.
 
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,6 +9,7 @@ use nix::sys::stat::fstat;
 
 use super::error::GrantError;
 use super::granted::{Granted, Kind, attributes};
+use super::host_mounts;
 use super::idmapped::{OwnerMaps, SlotIds};
 use super::protect::{self, GuardedPaths};
 use super::slot_mounts::SlotMounts;
@@ -153,53 +153,6 @@ fn grant(
     let is_layer = granted.access == Access::ReadOnly
         && kind == Kind::Directory
         && by_slot.count() == 1
-        && !has_mounts_below(&granted.host);
+        && !host_mounts::are_below(&granted.host);
     Ok(PathGrant { granted: granted.clone(), kind, guarded: Rc::clone(guarded), by_slot, is_layer })
-}
-
-/// Returns true if a mount lies below a directory, or if that is unknown.
-fn has_mounts_below(directory: &Path) -> bool {
-    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return true };
-    let points = table.split(|byte| *byte == b'\n').filter_map(mount_point);
-    points.into_iter().any(|point| {
-        Path::new(OsStr::from_bytes(&point))
-            .strip_prefix(directory)
-            .is_ok_and(|below| !below.as_os_str().is_empty())
-    })
-}
-
-/// Parses the mount point in a line of mountinfo, where blanks and backslashes are in octal
-/// (proc_pid_mountinfo(5)).
-fn mount_point(line: &[u8]) -> Option<Vec<u8>> {
-    let mut point = Vec::new();
-    let mut bytes = line.split(|byte| *byte == b' ').nth(4)?;
-    while let Some((first, rest)) = bytes.split_first() {
-        let octal = match rest {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] if *first == b'\\' => {
-                Some((a & 7) << 6 | (b & 7) << 3 | (c & 7))
-            }
-            _ => None,
-        };
-        point.push(octal.unwrap_or(*first));
-        bytes = if octal.is_some() { rest.get(3..)? } else { rest };
-    }
-    Some(point)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_point_is_parsed_with_blanks_and_arbitrary_bytes() {
-        let line = b"36 35 98:0 / /mnt/a\\040b\\134\xff\\x rw,noatime master:1 - ext3 /dev/root rw";
-        assert_eq!(mount_point(line).as_deref(), Some(&b"/mnt/a b\\\xff\\x"[..]));
-        assert_eq!(mount_point(b"36 35 98:0 /"), None);
-    }
-
-    #[test]
-    fn mounts_below_a_directory_are_detected() {
-        assert!(has_mounts_below(Path::new("/")));
-        assert!(!has_mounts_below(Path::new("/proc/self")));
-    }
 }

@@ -9,6 +9,7 @@ pub(crate) mod detached;
 pub(crate) mod error;
 pub(crate) mod granted;
 pub(crate) mod grants;
+mod host_mounts;
 pub(crate) mod idmapped;
 mod late;
 mod machine;

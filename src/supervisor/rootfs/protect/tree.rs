@@ -13,6 +13,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat, fstatat};
 
 use crate::rootfs::granted::{FileId, Granted};
+use crate::rootfs::host_mounts::HostMounts;
 use model::job::Access;
 use sys::lookup::{self, Follow};
 
@@ -73,7 +74,10 @@ struct Tree {
 
 /// The granted directories that a cell may write to.
 #[derive(Debug, Default)]
-pub(crate) struct Trees(Vec<Tree>);
+pub(crate) struct Trees {
+    granted: Vec<Tree>,
+    mounts: HostMounts,
+}
 
 impl Trees {
     /// Adds a granted directory.
@@ -85,27 +89,27 @@ impl Trees {
         let host = granted.host.clone();
         let also = Rc::clone(&granted.also);
         let is_repository = granted.access == Access::Repository;
-        self.0.push(Tree { held, host, file: granted.file, also, is_repository });
+        self.granted.push(Tree { held, host, file: granted.file, also, is_repository });
         Ok(())
     }
 
     /// Returns the names that the operator guards in a granted directory.
     pub(crate) fn also(&self, tree: usize) -> Rc<[Vec<u8>]> {
-        self.0.get(tree).map(|tree| Rc::clone(&tree.also)).unwrap_or_default()
+        self.granted.get(tree).map(|tree| Rc::clone(&tree.also)).unwrap_or_default()
     }
 
     /// Returns true if a granted directory is that of a repository.
     pub(crate) fn is_repository(&self, tree: usize) -> bool {
-        self.0.get(tree).is_some_and(|tree| tree.is_repository)
+        self.granted.get(tree).is_some_and(|tree| tree.is_repository)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.granted.len()
     }
 
     /// Returns the host path of a path in a granted directory.
     pub(crate) fn host(&self, place: &GrantPath) -> PathBuf {
-        let host = self.0.get(place.tree).map(|tree| tree.host.as_path());
+        let host = self.granted.get(place.tree).map(|tree| tree.host.as_path());
         // Joining an empty path would add a slash.
         let below = Some(place.path.as_path()).filter(|path| !path.as_os_str().is_empty());
         let host = host.unwrap_or(Path::new("/"));
@@ -115,13 +119,14 @@ impl Trees {
     /// Returns the location of a resolved host path in the granted directories; for nested grants,
     /// in the innermost.
     pub(crate) fn locate(&self, host: &Path) -> Option<GrantPath> {
-        let within = self.0.iter().enumerate().filter_map(|(tree, one)| {
+        let within = self.granted.iter().enumerate().filter_map(|(tree, one)| {
             Some(GrantPath { tree, path: host.strip_prefix(&one.host).ok()?.to_owned() })
         });
         within.min_by_key(|place| place.path.as_os_str().len())
     }
 
-    /// Opens a resolved path. ELOOP means that it contains a link now.
+    /// Opens a resolved path. ELOOP means that it contains a link now, ETIMEDOUT that a filesystem of
+    /// the host does not answer.
     pub(crate) fn open(&self, host: &Path, flags: i32) -> Result<OwnedFd, Errno> {
         // O_PATH cannot be combined with other flags.
         let opened = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -129,11 +134,14 @@ impl Trees {
         let flags = flags | opened | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         match self.locate(host) {
             Some(GrantPath { tree, path }) => {
-                let tree = self.0.get(tree).ok_or(Errno::ENOENT)?;
+                let tree = self.granted.get(tree).ok_or(Errno::ENOENT)?;
                 let path = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
                 lookup::open(&tree.held, &text(path)?, flags, 0, Follow::Below)
             }
-            None => lookup::open(AT_FDCWD, &text(host)?, flags, 0, Follow::Nothing),
+            None => {
+                self.mounts.await_answer(host)?;
+                lookup::open(AT_FDCWD, &text(host)?, flags, 0, Follow::Nothing)
+            }
         }
     }
 
@@ -250,7 +258,8 @@ impl Trees {
                 Kind::Directory | Kind::File | Kind::Other => {
                     // Through another path, such as a second mount, this may be a granted
                     // directory.
-                    let granted = self.0.iter().find(|tree| tree.file == FileId::from(&status));
+                    let granted =
+                        self.granted.iter().find(|tree| tree.file == FileId::from(&status));
                     here = granted.map_or(next, |tree| tree.host.clone());
                 }
             }
