@@ -20,6 +20,7 @@ mod near;
 mod patience;
 pub mod plot;
 mod rewrite;
+mod rounding;
 mod spelling;
 mod tokens;
 mod validate;
@@ -32,6 +33,7 @@ use serde::Serialize;
 use decimal::Decimal;
 use evaluate::{Fault, Reading, Readings, Sure, Value};
 use rewrite::Shape;
+use rounding::GuardedScript;
 use tokens::Expression;
 
 pub use batch::{BatchEntry, ENTRY_TIME, MAX_EXPRESSIONS, calculate_batch};
@@ -84,6 +86,15 @@ pub struct CalculatedAdvanced {
     /// Warnings of bc.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// Digits of the numbers that a script prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptDigits {
+    /// As bc prints them: cut off at the script's scale.
+    CutOff,
+    /// Rounded to as many decimals as bc prints.
+    Rounded,
 }
 
 /// The reason why a calculation has no result. The texts are part of the interface.
@@ -394,27 +405,36 @@ pub async fn calculate_advanced(
     bc: &impl Evaluate,
     text: &str,
     precision: u32,
+    digits: ScriptDigits,
 ) -> Result<CalculatedAdvanced, CalcError> {
     validate::script(text)?;
     let script = library::resolved(&text.replace('\r', ""))?;
+    let guarded = match digits {
+        ScriptDigits::CutOff => None,
+        ScriptDigits::Rounded => Some(GuardedScript::new(&script)?),
+    };
     // Functions use the script's own scale, as in bc.
     let preamble = format!("{}cofferdam_raw=1;scale={precision}\n", library::prelude(&script));
     let run =
         bc.bc("calculate_advanced", format!("{preamble}{script}\n"), CALCULATOR_TIMEOUT).await?;
     let (errors, warnings) = Fault::parse_all(&run.stderr, preamble.lines().count());
+    let printed = run.stdout.trim_end();
     if let Some(error) = errors.into_iter().next() {
-        let printed = run.stdout.trim_end();
         return Err(match printed.is_empty() {
             true => error.into(),
             false => CalcError::Bc(format!("{error}\nit printed:\n{}", first_printed(printed))),
         });
     }
-    Ok(CalculatedAdvanced {
-        result: run.stdout.trim_end().to_owned(),
-        script: beginning(text),
-        precision,
-        warnings: warnings.into_iter().map(|warning| warning.to_string()).collect(),
-    })
+    let mut result = printed.to_owned();
+    let mut warnings: Vec<String> =
+        warnings.into_iter().map(|warning| warning.to_string()).collect();
+    if let Some(guarded) = guarded {
+        let left = CALCULATOR_TIMEOUT.saturating_sub(run.took);
+        let rounded = guarded.round(bc, printed, precision, left).await?;
+        result = rounded.text;
+        warnings.extend(rounded.warning.map(str::to_owned));
+    }
+    Ok(CalculatedAdvanced { result, script: beginning(text), precision, warnings })
 }
 
 /// Returns the beginning of what a script printed before it failed.

@@ -383,7 +383,8 @@ async fn what_never_ends_is_a_timeout_of_the_whole_calculation() {
 async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
     let run = |script: &str, precision: Option<u32>| {
         let script = script.to_owned();
-        async move { calculate_advanced(&Direct, &script, precision.unwrap_or(PRECISION)).await }
+        let precision = precision.unwrap_or(PRECISION);
+        async move { calculate_advanced(&Direct, &script, precision, ScriptDigits::CutOff).await }
     };
     let plain = |result: &str, script: &str, precision| {
         let result = result.to_owned();
@@ -405,6 +406,59 @@ async fn advanced_scripts_are_bc_as_it_is_with_all_lines() {
     let long = format!("1+{}1", "1+".repeat(80));
     let evaluated = run(&long, None).await.map(|it| (it.result, it.script));
     assert_eq!(evaluated, Ok(("82".to_owned(), format!("{}...", &"1+".repeat(50)))));
+}
+
+#[tokio::test]
+async fn a_script_with_rounding_prints_the_nearest_numbers() {
+    let run = async |script: &str, precision| {
+        let done = calculate_advanced(&Direct, script, precision, ScriptDigits::Rounded).await;
+        done.map(|it| (it.result, it.warnings)).map_err(|error| error.to_string())
+    };
+    for (script, precision, printed) in [
+        ("scale=5\npi=4*a(1)\npi*2", 20, "6.28319"),
+        ("2/3", 4, "0.6667"),
+        ("-2/3", 4, "-0.6667"),
+        ("2/3", 0, "0"),
+        ("scale=2; 1/8; 3/8; 10/4", 20, "0.12\n0.38\n2.50"),
+        ("print \"x = \", 2/3, \"; y = \", 5, \"\\n\"", 3, "x = 0.667; y = 5"),
+        ("for (i=1; i<4; i++) i/3", 2, "0.33\n0.67\n1.00"),
+        ("s=scale; scale=0; a=7/2; scale=s; a; a/3", 3, "3\n1.000"),
+        (
+            "define f(x) { auto s; s=scale; scale=s+5; x=sqrt(x); scale=s; return (x/1) }\nf(3)",
+            4,
+            "1.7321",
+        ),
+        ("scale=6; s(1)^2+c(1)^2", 20, "1.000000"),
+        ("scale", 7, "7"),
+        ("2^100", 5, "1267650600228229401496703205376"),
+        ("x=5", 5, ""),
+    ] {
+        let expected = Ok((printed.to_owned(), Vec::new()));
+        assert_eq!(run(script, precision).await, expected, "{script} @{precision}");
+    }
+    // Newton's method prints a line more for each digit it needs.
+    let steps = "x=1\nwhile (x*x-2 > 10^-scale(1/3)) { x=(x+2/x)/2; x }\nwhile (length(x) < 30) { x*=1.5; x }";
+    let other =
+        "not rounded: the script prints other lines or words if it calculates with more digits";
+    let done = run(steps, 10).await.map(|(_, warnings)| warnings);
+    assert_eq!(done, Ok(vec![other.to_owned()]));
+    // The true value is a tie, and each run is just below it.
+    let tie = run("1/3*3/20+1", 1).await;
+    let unsure = "the last digit of some numbers may be wrong: more guard digits did not settle it";
+    assert!(tie.as_ref().is_ok_and(|(_, warnings)| warnings[..] == [unsure.to_owned()]), "{tie:?}");
+    for (script, message) in [
+        ("2/0", "BC error: Divide by zero"),
+        (
+            "obase=2; 1/3",
+            "Invalid expression: `round` is for decimal numbers, and the script has `obase`",
+        ),
+    ] {
+        assert_eq!(run(script, 5).await, Err(message.to_owned()), "{script}");
+    }
+    // All runs together have the time of one calculation: the first takes it all.
+    let slow = Slow(Duration::from_secs(29));
+    let done = calculate_advanced(&slow, "2/3", 4, ScriptDigits::Rounded).await;
+    assert_eq!(done, Err(CalcError::Timeout(Duration::from_secs(1))));
 }
 
 #[test]

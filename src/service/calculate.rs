@@ -10,7 +10,7 @@ use crate::report::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, Va
 use crate::request::Precision;
 use crate::{Caller, Refusal, Report, Scope};
 use calc::plot::Plot;
-use calc::{BcRun, CalcError, Evaluate};
+use calc::{BcRun, CalcError, Evaluate, ScriptDigits};
 use model::call::{Argv, Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::{CALCULATOR_TIMEOUT, INLINE_CHARACTERS};
 use model::outcome::{Failure, LimitKind, Outcome};
@@ -69,9 +69,14 @@ impl<'s> Calculation<'s> {
     ///
     /// # Errors
     /// The reason why it has no result.
-    pub async fn script(self, script: String, precision: Precision) -> Result<Calculated, Refused> {
+    pub async fn script(
+        self,
+        script: String,
+        precision: Precision,
+        digits: ScriptDigits,
+    ) -> Result<Calculated, Refused> {
         let places = u32::from(precision.places());
-        let done = match calc::calculate_advanced(&self, &script, places).await {
+        let done = match calc::calculate_advanced(&self, &script, places, digits).await {
             Ok(done) => done,
             Err(error) => return Err(self.failed(error)),
         };
@@ -276,7 +281,7 @@ fn ended(report: &Report) -> Result<BcRun, CalcError> {
 
 #[cfg(test)]
 mod tests {
-    use calc::{PRECISION, calculate, calculate_advanced};
+    use calc::{PRECISION, ScriptDigits, calculate, calculate_advanced};
     use config::profile::Profiles;
     use model::job::Limits;
     use model::outcome::Ended;
@@ -326,6 +331,6 @@ mod tests {
     fn futures_can_move_between_threads(bc: &Calculation<'_>) {
         fn moves(_: impl Send) {}
         moves(calculate(bc, String::new(), PRECISION));
-        moves(calculate_advanced(bc, "", PRECISION));
+        moves(calculate_advanced(bc, "", PRECISION, ScriptDigits::Rounded));
     }
 }

@@ -229,7 +229,7 @@ async fn losses_within_functions_are_foreseen() {
 async fn scripts_have_the_library_at_their_own_scale() {
     let run = |script: &str| {
         let script = script.to_owned();
-        async move { calculate_advanced(&Direct, &script, 4).await }
+        async move { calculate_advanced(&Direct, &script, 4, ScriptDigits::CutOff).await }
     };
     let evaluated =
         run("x = 30\nsin(radians(x)) # sin(x)\nprint \"gcd(4,6)\\n\"\nfloor(2.9999999)").await;

@@ -14,8 +14,8 @@ use crate::calls::ClientCalls;
 use crate::context::Context;
 use crate::reply::calculations;
 use crate::tool_entry::{BuiltIn, CallResult, InForce};
-use calc::EXPRESSION_CHARACTERS;
 use calc::ledger::Ledger;
+use calc::{EXPRESSION_CHARACTERS, ScriptDigits};
 use model::call::{InvalidCall, seconds};
 use service::calculate::Calculation;
 use service::refused::Refused;
@@ -44,6 +44,9 @@ pub struct CalculateAdvancedArguments {
     /// Decimal places (bc's scale) at the start of the script; without it, what set_precision set, at
     /// first 20
     pub(crate) precision: Option<Precision>,
+    /// Round each number to the decimals that bc prints, in place of cutting it off
+    #[serde(default)]
+    pub(crate) round: bool,
     pub(crate) timeout: Option<Seconds>,
 }
 
@@ -89,8 +92,8 @@ impl BuiltIn for CalculateAdvancedArguments {
     fn describe(in_force: &InForce) -> Tool {
         let description = format!(
             "Run a bc script of many lines, with variables, functions and control flow. The result \
-             is all that it prints, with bc's own rounding: results are cut off, not rounded. At \
-             most {} s.",
+             is all that it prints, as bc prints it: numbers are cut off, and not rounded unless \
+             `round` is set. At most {} s.",
             in_force.rules.limits.calculator_timeout_s
         );
         let mut tool = tool::<Self, ScriptResult>("Run a bc script", description).annotate(pure());
@@ -99,12 +102,14 @@ impl BuiltIn for CalculateAdvancedArguments {
     }
 
     async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
-        let Self { script, precision, timeout } = self;
+        let Self { script, precision, round, timeout } = self;
+        let digits = if round { ScriptDigits::Rounded } else { ScriptDigits::CutOff };
         let precision = precision_in_force(calls, precision);
         let timeout = parse_timeout(timeout)?;
         let started = Instant::now();
         let asked = script.clone();
-        let run = |turn| Calculation::new(&calls.client, timeout, turn).script(asked, precision);
+        let run =
+            |turn| Calculation::new(&calls.client, timeout, turn).script(asked, precision, digits);
         let done = calls.turn(context, run).await;
         note_one(calls, Self::TOOL, &script, precision, &done, started);
         let done = done?;
