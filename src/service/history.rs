@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::report::{CommandReport, JobEnd, RunningReport};
 use crate::request::ExecRequest;
+use crate::session::{InputGiven, REPLAYED_BYTES};
 use model::call::Cwd;
 use model::clock;
 use model::outcome::Outcome;
@@ -16,6 +17,8 @@ use model::outcome::Outcome;
 /// Bytes of a command that are kept. Of a longer one the beginning is kept, and it cannot be run
 /// again.
 const COMMAND_BYTES: usize = 16 << 10;
+/// Bytes of all inputs that are kept. The oldest make room, and their commands cannot be run again.
+const INPUTS_BYTES: usize = 1 << 20;
 
 impl ExecRequest {
     /// Restores the directory in which the command began. A call can start only inside /workspace or
@@ -79,9 +82,28 @@ enum Replay {
 impl Replay {
     fn of(asked: ExecRequest) -> Self {
         let words = asked.args.words.iter().map(String::len).sum::<usize>();
-        let whole =
-            asked.args.command.len() + words <= COMMAND_BYTES && asked.args.stdin.is_empty();
+        let whole = asked.args.command.len() + words <= COMMAND_BYTES
+            && asked.args.stdin.len() <= REPLAYED_BYTES;
         if whole { Self::Whole(Box::new(asked)) } else { Self::Part }
+    }
+
+    /// Adds the input that the command was given while it ran.
+    fn with_input(self, input: &InputGiven) -> Self {
+        match (self, input) {
+            (asked, InputGiven::Nothing) => asked,
+            (Self::Whole(mut asked), InputGiven::Whole(bytes)) => {
+                asked.args.stdin.clone_from(bytes);
+                Self::Whole(asked)
+            }
+            (_, InputGiven::Whole(_) | InputGiven::Unkept) => Self::Part,
+        }
+    }
+
+    fn input_bytes(&self) -> usize {
+        match self {
+            Self::Whole(asked) => asked.args.stdin.len(),
+            Self::Part => 0,
+        }
     }
 }
 
@@ -99,6 +121,24 @@ struct Kept {
     /// Id of the newest record.
     last: u64,
     records: VecDeque<Record>,
+}
+
+impl Kept {
+    /// Drops the oldest inputs, with their commands' replays, until the others are within
+    /// [`INPUTS_BYTES`].
+    fn bound_inputs(&mut self) {
+        let mut bytes: usize = self.records.iter().map(|record| record.asked.input_bytes()).sum();
+        for record in &mut self.records {
+            if bytes <= INPUTS_BYTES {
+                return;
+            }
+            let dropped = record.asked.input_bytes();
+            if dropped > 0 {
+                record.asked = Replay::Part;
+                bytes -= dropped;
+            }
+        }
+    }
 }
 
 impl History {
@@ -135,6 +175,7 @@ impl History {
         while kept.records.len() > self.max_records {
             kept.records.pop_front();
         }
+        kept.bound_inputs();
         drop(kept);
         self.changed.send_replace(());
         id
@@ -145,9 +186,9 @@ impl History {
         let mut kept = self.kept();
         let Some(record) = kept.records.iter_mut().find(|record| record.id == id) else { return };
         record.ran.state = EntryState::ended(&end.outcome, end.took, end.printed);
-        if end.fed > 0 {
-            record.asked = Replay::Part;
-        }
+        let asked = std::mem::replace(&mut record.asked, Replay::Part);
+        record.asked = asked.with_input(&end.input);
+        kept.bound_inputs();
         drop(kept);
         self.changed.send_replace(());
     }
@@ -177,5 +218,33 @@ impl History {
             Replay::Whole(asked) => Some(asked.as_ref().clone().again(&record.ran.working_dir)),
             Replay::Part => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::ScriptArgs;
+
+    #[test]
+    fn the_oldest_inputs_make_room_for_new_ones() {
+        let record = |id: u64, bytes: usize| {
+            let args = ScriptArgs { stdin: vec![b'x'; bytes], ..ScriptArgs::default() };
+            let state = EntryState::Running { job: String::new() };
+            let [timestamp, command, working_dir] = [const { String::new() }; 3];
+            let ran = HistoryEntry { timestamp, command, working_dir, state };
+            Record { id, ran, asked: Replay::of(args.into()) }
+        };
+        let rooms = INPUTS_BYTES / REPLAYED_BYTES;
+        let mut kept = Kept::default();
+        kept.records.push_back(record(0, 0));
+        for id in (1..).take(rooms + 2) {
+            kept.records.push_back(record(id, REPLAYED_BYTES));
+        }
+        kept.bound_inputs();
+        let is_whole = |record: &Record| matches!(record.asked, Replay::Whole(_));
+        let whole: Vec<bool> = kept.records.iter().map(is_whole).collect();
+        assert_eq!(whole.get(..4), Some(&[true, false, false, true][..]), "{whole:?}");
+        assert!(whole.iter().skip(3).all(|whole| *whole), "{whole:?}");
     }
 }

@@ -116,7 +116,7 @@ async fn end_of(command: Arc<Command>) -> JobEnd {
         outcome: ended.outcome.clone(),
         took: ended.usage.wall,
         printed: stdout.total() + stderr.total(),
-        fed: command.input.taken(),
+        input: command.input.given(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::CommandState;
-use crate::session::Offsets;
+use crate::session::{InputGiven, Offsets};
 use model::outcome::Outcome;
 
 /// Answer to a request about jobs.
@@ -57,6 +57,6 @@ pub struct JobEnd {
     pub took: Duration,
     /// Bytes of both streams.
     pub printed: u64,
-    /// Bytes that it was given while it ran.
-    pub fed: usize,
+    /// Input that it was given while it ran.
+    pub input: InputGiven,
 }

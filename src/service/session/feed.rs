@@ -29,6 +29,18 @@ struct State {
     shut: InputEnd,
     /// Number of bytes that were written so far.
     taken: usize,
+    /// The first of these, at most [`REPLAYED_BYTES`].
+    kept: Vec<u8>,
+}
+
+/// What a command was given to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InputGiven {
+    /// Nothing, by this feed.
+    Nothing,
+    Whole(Vec<u8>),
+    /// More than is kept, or keys of a terminal: another program could not be given the same.
+    Unkept,
 }
 
 /// Kind of input.
@@ -40,6 +52,8 @@ pub enum FeedKind {
     Terminal,
 }
 
+/// Bytes of an input that are kept, to run the command again with it.
+pub(crate) const REPLAYED_BYTES: usize = 64 << 10;
 /// Character that ends the input of a program that reads lines from a terminal: ^D.
 const END_OF_INPUT: &[u8] = &[4];
 /// Time for a terminal to pass a text on before its reader is examined.
@@ -87,7 +101,8 @@ pub(crate) type First = OwnedMutexGuard<()>;
 impl Feed {
     /// Makes the input of a command that reads from `pipe`, and the first turn to write.
     pub fn new(pipe: Option<pipe::Sender>, kind: FeedKind) -> (Self, Option<First>) {
-        let state = State { pipe: pipe.map(Arc::new), shut: InputEnd::Never, taken: 0 };
+        let state =
+            State { pipe: pipe.map(Arc::new), shut: InputEnd::Never, taken: 0, kept: Vec::new() };
         let turn = Arc::new(Turn::new(()));
         let first = Arc::clone(&turn).try_lock_owned().ok();
         (Self { state: Mutex::new(state), turn, kind, over: CancellationToken::new() }, first)
@@ -98,9 +113,26 @@ impl Feed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of bytes that were written so far.
-    pub fn taken(&self) -> usize {
-        self.state().taken
+    /// Returns what was written so far.
+    pub(crate) fn given(&self) -> InputGiven {
+        let state = self.state();
+        match (state.taken, self.kind) {
+            (0, _) => InputGiven::Nothing,
+            (taken, FeedKind::Pipe) if taken == state.kept.len() => {
+                InputGiven::Whole(state.kept.clone())
+            }
+            (_, FeedKind::Pipe | FeedKind::Terminal) => InputGiven::Unkept,
+        }
+    }
+
+    /// Counts bytes that were written, and keeps the first of them.
+    fn took(&self, bytes: &[u8]) {
+        let mut state = self.state();
+        let room = REPLAYED_BYTES.saturating_sub(state.kept.len());
+        if self.kind == FeedKind::Pipe && state.kept.len() == state.taken {
+            state.kept.extend(bytes.iter().take(room));
+        }
+        state.taken += bytes.len();
     }
 
     /// Returns true if the command was started without an input that can be written to.
@@ -175,7 +207,7 @@ impl Feed {
             match pipe.try_write(piece) {
                 Ok(length) => {
                     taken += length;
-                    self.state().taken += length;
+                    self.took(piece.get(..length).unwrap_or(piece));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if self.full(&pipe, until).await {
@@ -264,6 +296,28 @@ mod tests {
             }
         };
         assert_eq!(fed, WriteResult { taken: 0, rest: Some(Rest::Shut(InputEnd::Over)) });
+    }
+
+    #[tokio::test]
+    async fn the_beginning_of_what_was_given_is_kept_and_known_to_be_all_or_not() {
+        for (kind, bytes, given) in [
+            (FeedKind::Pipe, 0, InputGiven::Nothing),
+            (FeedKind::Pipe, REPLAYED_BYTES, InputGiven::Whole(vec![b'x'; REPLAYED_BYTES])),
+            (FeedKind::Pipe, REPLAYED_BYTES + 1, InputGiven::Unkept),
+            (FeedKind::Terminal, 1, InputGiven::Unkept),
+        ] {
+            let (sender, mut receiver) = pipe::pipe().unwrap();
+            let (feed, first) = Feed::new(Some(sender), kind);
+            drop(first);
+            let reading = tokio::spawn(async move { while read(&mut receiver).await > 0 {} });
+            let text = vec![b'x'; bytes];
+            for piece in text.chunks(40_000) {
+                feed.give(piece, Eof::No, Duration::from_secs(60)).await;
+            }
+            assert_eq!(feed.given(), given, "{bytes}");
+            feed.shut(InputEnd::Over);
+            reading.await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -24,7 +24,8 @@ use tokio::time::Instant;
 
 pub use command::Command;
 use config::policy::Principal;
-pub use feed::{Eof, InputEnd, Rest, WriteResult};
+pub(crate) use feed::REPLAYED_BYTES;
+pub use feed::{Eof, InputEnd, InputGiven, Rest, WriteResult};
 pub use jobs::{Offsets, Stop};
 use model::job::{JobMode, SessionId};
 use model::shells::ShellKind;

@@ -87,8 +87,11 @@ fn a_session_command_is_replayed_in_its_directory() {
     let again = fields(&mut server, "history_replay", json!({"id": 3}));
     assert_eq!(again["stdout"], "/workspace/sub\n");
     server.result("bash", json!({"command": "cat", "stdin": "given"}));
-    let refused = refusal(&mut server, "history_replay", json!({"id": 5}));
-    assert_eq!(refused, "history_replay: not all of this command is kept");
+    let again = fields(&mut server, "history_replay", json!({"id": 5}));
+    assert_eq!(again["stdout"], "given", "a replay has the input that the command had");
+    // A replay of the replay has it too.
+    let again = fields(&mut server, "history_replay", json!({"id": 6}));
+    assert_eq!(again["stdout"], "given");
     assert_eq!(server.close(), Some(0));
 }
 
@@ -154,16 +157,23 @@ fn jobs_are_in_the_history_while_running_and_after() {
     assert_eq!((&second["exit_code"], &second["output_size_bytes"]), (&json!(0), &json!(5)));
     let again = fields(&mut server, "history_replay", json!({"id": 1}));
     assert_eq!((&again["stdout"], &again["working_dir"]), (&json!("four\n"), &json!("/tmp")));
-    // A killed command has its end too, and a command that was fed input cannot be run again
-    // without it.
+    // A killed command has its end too.
     let killed = json!({"command": "sleep 600", "background": true});
     let job = fields(&mut server, "bash", killed)["job"].clone();
     server.result("bash_kill", json!({"job": job, "signal": "KILL"}));
     assert_eq!(ended(&mut server, 4)["exit_code"], 137);
     let job = fields(&mut server, "bash", json!({"command": "cat", "input": true}))["job"].clone();
-    server.result("bash_input", json!({"job": job, "text": "given", "eof": true}));
+    server.result("bash_input", json!({"job": job, "text": "given "}));
+    server.result("bash_input", json!({"job": job, "text": "twice", "eof": true}));
     ended(&mut server, 5);
-    let refused = refusal(&mut server, "history_replay", json!({"id": 5}));
+    let again = fields(&mut server, "history_replay", json!({"id": 5}));
+    assert_eq!(again["stdout"], "given twice", "all that a job was given is its input again");
+    // Keys of a terminal are no input that another program could be given.
+    let at_terminal = json!({"command": "cat", "tty": true, "background": true});
+    let job = fields(&mut server, "bash", at_terminal)["job"].clone();
+    server.result("bash_input", json!({"job": job, "text": "keys\n", "eof": true}));
+    ended(&mut server, 7);
+    let refused = refusal(&mut server, "history_replay", json!({"id": 7}));
     assert_eq!(refused, "history_replay: not all of this command is kept");
     assert_eq!(server.close(), Some(0));
 }
@@ -173,7 +183,14 @@ fn a_command_that_is_not_all_kept_is_not_run_again() {
     let mut server = Server::start(ALL);
     let long = format!("echo {}", "é".repeat(9000));
     assert_eq!(fields(&mut server, "bash_exec", json!({"command": long}))["exit_code"], 0);
-    let refused = refusal(&mut server, "history_replay", json!({"id": 1}));
-    assert_eq!(refused, "history_replay: not all of this command is kept");
+    let whole = json!({"command": "wc -c", "stdin": "x".repeat(64 << 10)});
+    assert_eq!(fields(&mut server, "bash", whole)["stdout"], "65536\n");
+    assert_eq!(fields(&mut server, "history_replay", json!({"id": 2}))["stdout"], "65536\n");
+    let longer = json!({"command": "wc -c", "stdin": "x".repeat((64 << 10) + 1)});
+    assert_eq!(fields(&mut server, "bash", longer)["stdout"], "65537\n");
+    for id in [1, 4] {
+        let refused = refusal(&mut server, "history_replay", json!({"id": id}));
+        assert_eq!(refused, "history_replay: not all of this command is kept", "{id}");
+    }
     assert_eq!(server.close(), Some(0));
 }
