@@ -8,6 +8,103 @@ use serde_json::{Value, json};
 
 use crate::server::{Server, patience::soon};
 
+/// The text of a refused calculation.
+fn refusal(server: &mut Server, tool: &str, arguments: Value) -> String {
+    let answer = server.result(tool, arguments);
+    assert_eq!(answer["isError"], true, "{answer}");
+    answer["content"][0]["text"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_calculators_design_is_answered_in_its_own_words() {
+    let mut server = Server::start(&[]);
+    // Its requests, and the fields and values of its answers.
+    let script = "scale=10\na=5\nb=10\na*b+sqrt(a)";
+    let pi = "\nscale=5\npi=4*a(1)\npi*2\n";
+    for (tool, arguments, result) in [
+        ("calculate", json!({"expression": "355/113", "precision": 20}), "3.14159292035398230088"),
+        ("calculate", json!({"expression": "2+2"}), "4"),
+        ("calculate", json!({"expression": "355/113", "precision": 10}), "3.1415929204"),
+        ("calculate", json!({"expression": "sqrt(2)", "precision": 15}), "1.414213562373095"),
+        ("calculate", json!({"expression": "s(3.14159/2)", "precision": 10}), "1.0000000000"),
+        ("calculate", json!({"expression": "sqrt(144)"}), "12"),
+        ("calculate", json!({"expression": "1/3"}), "0.33333333333333333333"),
+        ("calculate", json!({"expression": "a=5; b=10; a+b"}), "15"),
+        ("calculate_advanced", json!({"script": script, "precision": 10}), "52.2360679774"),
+        // The design has 6.28318, which is neither what bc prints nor the nearest number.
+        ("calculate_advanced", json!({"script": pi}), "6.28312"),
+        ("calculate_advanced", json!({"script": pi, "round": true}), "6.28319"),
+        ("calculate_advanced", json!({"script": script, "round": true}), "52.2360679775"),
+    ] {
+        let answer = server.result(tool, arguments.clone());
+        let content = &answer["structuredContent"];
+        let text = answer["content"][0]["text"].as_str().unwrap_or_default();
+        assert_eq!(serde_json::from_str::<Value>(text).ok().as_ref(), Some(content), "{arguments}");
+        assert_eq!(content["result"], result, "{arguments}");
+        assert_eq!(content["precision"], arguments.get("precision").cloned().unwrap_or(json!(20)));
+        for (asked, name) in [("expression", "expression"), ("script", "script")] {
+            let said = arguments.get(asked).unwrap_or(&Value::Null);
+            assert_eq!(content.get(name).unwrap_or(&Value::Null), said, "{arguments}");
+        }
+    }
+    // Its errors: validation, bc, time.
+    let long = "1+".repeat(5000) + "1";
+    for (tool, arguments, beginning) in [
+        ("calculate", json!({"expression": "2/0"}), "BC error: Divide by zero"),
+        ("calculate", json!({"expression": "2+*3"}), "BC error: syntax error"),
+        (
+            "calculate",
+            json!({"expression": "system('ls')"}),
+            "Invalid expression: dangerous pattern `system(`",
+        ),
+        (
+            "calculate",
+            json!({"expression": "exec(1)"}),
+            "Invalid expression: dangerous pattern `exec(`",
+        ),
+        ("calculate", json!({"expression": "`ls`"}), "Invalid expression: dangerous pattern ```"),
+        ("calculate", json!({"expression": "$(ls)"}), "Invalid expression: dangerous pattern `$(`"),
+        (
+            "calculate",
+            json!({"expression": "1 > /tmp/x"}),
+            "Invalid expression: dangerous pattern `>/`",
+        ),
+        (
+            "calculate",
+            json!({"expression": "1 < /tmp/x"}),
+            "Invalid expression: dangerous pattern `</`",
+        ),
+        ("calculate", json!({"expression": "2 ? 3"}), "Invalid expression: character `?`"),
+        ("calculate", json!({"expression": long}), "Invalid expression: it has 10001 characters"),
+        (
+            "calculate",
+            json!({"expression": "9^9^9^9", "timeout": 1}),
+            "Calculation timeout after 1s",
+        ),
+        (
+            "calculate_advanced",
+            json!({"script": "obase=2; 1/3", "round": true}),
+            "Invalid expression: `round` is for decimal numbers, and the script has `obase`",
+        ),
+    ] {
+        let text = refusal(&mut server, tool, arguments.clone());
+        assert!(text.starts_with(beginning), "{arguments}: {text}");
+    }
+    // `set_precision` holds for what comes after it, from 0 to 100.
+    for places in [0, 100, 3] {
+        let set = server.result("set_precision", json!({"precision": places}));
+        assert_eq!(set["structuredContent"], json!({"precision": places}));
+        let third = server.result("calculate", json!({"expression": "1/3"}));
+        let expected =
+            if places == 0 { "0".to_owned() } else { format!("0.{}", "3".repeat(places)) };
+        assert_eq!(third["structuredContent"]["result"], expected);
+    }
+    for places in [json!(-1), json!(101), json!("x")] {
+        refusal(&mut server, "set_precision", json!({"precision": places}));
+    }
+    assert_eq!(server.close(), Some(0));
+}
+
 #[test]
 fn a_batch_answers_expressions_in_order() {
     let mut server = Server::start(&["--tools", "calc,math"]);
