@@ -42,6 +42,13 @@ pub const SDK: &[(&str, &str)] = &[
     ("lib/policy.sh", include_str!("sdk/policy.sh")),
     ("lib/provider.sh", include_str!("sdk/provider.sh")),
 ];
+/// Reasons why a script cannot write, each with what can be done.
+const PROJECT_READ_ONLY: &str = "the project is read-only for its scripts, which can write to /tmp; the operator grants \
+                                 it for writing with `--project DIR:rw`";
+const TOOL_READ_ONLY: &str = "the tool's metadata asks for reading only (`cofferdam/workspace`), so it can write to /tmp \
+                              alone";
+const SCRIPTS_READ_ONLY: &str = "scripts, metadata and settings of the project are read-only for scripts (`tools`, \
+                                 `server.d`, `config` and others); its other folders and /tmp are not";
 /// Output of `lib/policy.sh` for a call that is allowed.
 const ALLOWED: &[u8] = b"allow";
 
@@ -60,6 +67,8 @@ pub struct ScriptLaunch {
     pub egress: Option<Vec<String>>,
     /// True if the tool's metadata asks for nothing to write to.
     pub is_read_only: bool,
+    /// Reason why the script cannot write to the project, or to a part of it.
+    pub(crate) read_only: &'static str,
     /// Time limit in seconds without progress.
     pub idle: Option<u64>,
     /// True if the user may be asked what the script asks: only by a tool, which the user has had called.
@@ -141,6 +150,7 @@ impl ScriptLaunch {
             profile: profile(tool),
             egress,
             is_read_only: is_read_only(tool),
+            read_only: read_only(project, tool),
             may_ask: true,
             downloads,
             ..Self::alone(env, seconds(project, tool), mark, project.settings.stream)
@@ -163,6 +173,7 @@ impl ScriptLaunch {
             profile: None,
             egress: None,
             is_read_only: false,
+            read_only: PROJECT_READ_ONLY,
             may_ask: false,
             downloads: None,
             limits,
@@ -316,6 +327,15 @@ fn egress(tool: &ScriptTool) -> Option<Vec<String>> {
 fn is_read_only(tool: &ScriptTool) -> bool {
     let asked = tool.meta.as_ref().and_then(|meta| meta.get("cofferdam/workspace"));
     asked.is_some_and(|asked| asked.as_str() != Some("rw"))
+}
+
+/// Returns the reason why a script cannot write to the project.
+fn read_only(project: &Project, tool: &ScriptTool) -> &'static str {
+    match (project.is_written, is_read_only(tool)) {
+        (false, _) => PROJECT_READ_ONLY,
+        (true, true) => TOOL_READ_ONLY,
+        (true, false) => SCRIPTS_READ_ONLY,
+    }
 }
 
 /// Returns the time limit of a tool.

@@ -12,6 +12,8 @@ use crate::output::{ScriptEnd, ScriptError, ScriptOutput};
 const CANCELLED: i64 = -32001;
 /// Exit code of a call that was ended by its time limit (timeout(1)).
 const TIMED_OUT: i32 = 124;
+/// Words of the C library for a write to what is read-only (EROFS), in lower case.
+const READ_ONLY: &[u8] = b"read-only file system";
 /// Beginnings of the keys of `_meta` that are the server's.
 const OF_THE_SERVER: [&str; 2] = ["cofferdam/", "io.modelcontextprotocol/"];
 
@@ -21,6 +23,17 @@ impl ScriptLaunch {
     /// # Errors
     /// The error that the script reported, or the one that stands for its end.
     pub fn result(&self, tool: &ScriptTool, output: &ScriptOutput) -> Result<Value, ScriptError> {
+        let result = self.result_of(tool, output);
+        if !says_read_only(&output.stderr) {
+            return result;
+        }
+        result.map(|result| hinted(result, self.read_only)).map_err(|mut error| {
+            error.message.push_str(&format!("\nhint: {}", self.read_only));
+            error
+        })
+    }
+
+    fn result_of(&self, tool: &ScriptTool, output: &ScriptOutput) -> Result<Value, ScriptError> {
         match &output.end {
             ScriptEnd::Exited => {}
             ScriptEnd::TimedOut | ScriptEnd::Idle => return Ok(timed_out(tool, self, output)),
@@ -62,6 +75,21 @@ impl ScriptLaunch {
         }
         Ok(result)
     }
+}
+
+/// Returns true if a program reported that it may not write.
+fn says_read_only(stderr: &[u8]) -> bool {
+    stderr.windows(READ_ONLY.len()).any(|words| words.eq_ignore_ascii_case(READ_ONLY))
+}
+
+/// Adds a way out to a result that is an error.
+fn hinted(mut result: Value, hint: &str) -> Value {
+    let has_failed = is_error(&result);
+    let content = result.get_mut("content").and_then(Value::as_array_mut);
+    if let Some(content) = content.filter(|_| has_failed) {
+        content.push(json!({ "type": "text", "text": format!("hint: {hint}") }));
+    }
+    result
 }
 
 /// Returns the last part of standard error as text.

@@ -5,6 +5,7 @@
 )]
 
 mod author;
+mod dialect;
 mod examples;
 mod hooks;
 mod hostile;
@@ -192,6 +193,56 @@ fn metadata_can_only_reduce_a_tools_grants() {
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     let reason = "profile `bash` leaves no call the egress `api.example.org:443`";
     assert!(result["isError"] == true && text.contains(reason), "{result}");
+}
+
+#[test]
+fn a_failed_write_says_who_can_grant_it() {
+    let folder = tempfile::tempdir().expect("a directory");
+    copied(folder.path()).expect("a copy");
+    let directory = folder.path().to_str().expect("UTF-8");
+    let writable = format!("{directory}:rw");
+    let write = |path: &str, text: &str, mode: u32| {
+        let path = folder.path().join("tools/look").join(path);
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    let metadata = |meta: Value| {
+        let text = json!({"name": "basics-look", "description": "Looks", "_meta": meta});
+        write("tool.meta.json", &text.to_string(), 0o644);
+    };
+    let project = "the project is read-only for its scripts, which can write to /tmp; the operator grants it for \
+                   writing with `--project DIR:rw`";
+    let tool = "the tool's metadata asks for reading only (`cofferdam/workspace`), so it can write to /tmp alone";
+    let scripts = "scripts, metadata and settings of the project are read-only for scripts (`tools`, `server.d`, \
+                   `config` and others); its other folders and /tmp are not";
+    let command = "echo x >resources/new || exit";
+    for (asked, meta, command, hint) in [
+        (directory, json!({}), command, project),
+        (directory, json!({}), "echo x >>resources/note.txt || exit", project),
+        (directory, json!({}), "mkdir new || exit", project),
+        (directory, json!({}), "rm resources/note.txt || exit", project),
+        (directory, json!({}), "mv resources/note.txt new || exit", project),
+        (&writable, json!({"cofferdam/workspace": "ro"}), command, tool),
+        (&writable, json!({}), "echo x >tools/look/tool.sh || exit", scripts),
+    ] {
+        metadata(meta);
+        write("tool.sh", &format!("#!/bin/bash\n{command}\n"), 0o755);
+        let failed = error(&mut Server::start(&["--project", asked]), "basics-look", json!({}));
+        let message = failed["message"].as_str().unwrap_or_default();
+        assert!(message.contains("Read-only file system\nhint: "), "{command}: {message}");
+        assert!(message.ends_with(&format!("\nhint: {hint}")), "{command}: {message}");
+    }
+    // A result that says itself that it failed has the reason as well.
+    let own = "echo x >new\necho '{\"content\": [], \"isError\": true}'\n";
+    write("tool.sh", &format!("#!/bin/bash\n{own}"), 0o755);
+    metadata(json!({}));
+    let result = Server::start(&["--project", directory]).result("basics-look", json!({}));
+    let expected = json!([{"type": "text", "text": format!("hint: {project}")}]);
+    assert_eq!(result["content"], expected, "{result}");
+    // Neither a write that is granted nor another failure has it.
+    write("tool.sh", "#!/bin/bash\necho x >new && cat none\n", 0o755);
+    let failed = error(&mut Server::start(&["--project", &writable]), "basics-look", json!({}));
+    assert_eq!(failed["message"], "cat: none: No such file or directory");
 }
 
 #[test]
