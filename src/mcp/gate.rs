@@ -1,4 +1,5 @@
-//! Checks that requests carry the project's secret, if the operator set one.
+//! Stands before the server of a connection: checks that requests carry the project's secret, if the operator set one,
+//! and translates the few requests and results that the framework of projects has in another form than MCP.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -6,14 +7,17 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rmcp::model::{
-    ClientNotification, ClientRequest, ConstString, CustomResult, ErrorCode,
-    InitializeResultMethod, PingRequestMethod, ProtocolVersion, ServerConfig, ServerResult,
+    ClientNotification, ClientRequest, ConstString, CustomRequest, CustomResult, ErrorCode,
+    InitializeResultMethod, PingRequestMethod, ProtocolVersion, ReadResourceRequestMethod,
+    ReadResourceRequestParams, Request, ServerConfig, ServerResult, SubscribeRequestMethod,
+    SubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, Service};
 use rmcp::{ErrorData, RoleServer};
 
 use serde_json::{Map, Value, json};
 
+use crate::harmless;
 use crate::server::Offer;
 use projects::{ProjectSettings, RemoteToken};
 
@@ -128,16 +132,14 @@ impl<S: Service<RoleServer>> Service<RoleServer> for SecretGate<S> {
         if !is_open {
             self.check(&context).await?;
         }
-        let mut subscribed = None;
-        if self.is_project
-            && let ClientRequest::SubscribeRequest(subscription) = &request
-        {
-            subscribed = Some(subscription.params.uri.clone());
+        if !self.is_project {
+            return self.inner.handle_request(request, context).await;
         }
+        let request = by_name(request);
+        let addition = Addition::to(&request);
         let result = self.inner.handle_request(request, context).await?;
-        // The framework ends a subscription by an id, which is the address.
-        Ok(match subscribed {
-            Some(uri) => ServerResult::CustomResult(CustomResult(json!({ "subscriptionId": uri }))),
+        Ok(match addition {
+            Some(addition) => addition.put_into(result),
             None => result,
         })
     }
@@ -156,5 +158,69 @@ impl<S: Service<RoleServer>> Service<RoleServer> for SecretGate<S> {
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         self.inner.supported_protocol_versions()
+    }
+}
+
+/// Reads a request for a resource that has its `name` in place of its `uri`, as the framework has it. The server finds
+/// resources by both.
+fn by_name(request: ClientRequest) -> ClientRequest {
+    let ClientRequest::CustomRequest(CustomRequest { method, params, .. }) = &request else {
+        return request;
+    };
+    let name = params.as_ref().filter(|params| params.get("uri").is_none());
+    let Some(name) = name.and_then(|params| params.get("name")?.as_str()) else { return request };
+    match method.as_str() {
+        ReadResourceRequestMethod::VALUE => {
+            let params = ReadResourceRequestParams::new(name);
+            ClientRequest::ReadResourceRequest(Request::new(params))
+        }
+        SubscribeRequestMethod::VALUE => {
+            let params = SubscribeRequestParams::new(name);
+            ClientRequest::SubscribeRequest(Request::new(params))
+        }
+        _ => request,
+    }
+}
+
+/// Members that the framework's result of a request has in addition to those of MCP.
+enum Addition {
+    /// The id by which the framework ends a subscription: the address.
+    SubscriptionId(String),
+    /// The text of a prompt, and the arguments that were put into it.
+    Rendered(Value),
+}
+
+impl Addition {
+    fn to(request: &ClientRequest) -> Option<Self> {
+        match request {
+            ClientRequest::SubscribeRequest(request) => {
+                Some(Self::SubscriptionId(request.params.uri.clone()))
+            }
+            ClientRequest::GetPromptRequest(request) => {
+                let arguments = request.params.arguments.clone().unwrap_or_default();
+                Some(Self::Rendered(Value::Object(arguments)))
+            }
+            _ => None,
+        }
+    }
+
+    fn put_into(self, result: ServerResult) -> ServerResult {
+        let fields = match self {
+            Self::SubscriptionId(id) => json!({ "subscriptionId": id }),
+            Self::Rendered(mut arguments) => {
+                harmless::value(&mut arguments);
+                let Ok(Value::Object(mut fields)) = serde_json::to_value(&result) else {
+                    return result;
+                };
+                let text =
+                    fields.get("messages").and_then(|messages| messages.pointer("/0/content/text"));
+                let text = text.cloned().unwrap_or_default();
+                let metadata = fields.get("_meta").cloned();
+                fields.extend([("text".to_owned(), text), ("arguments".to_owned(), arguments)]);
+                fields.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
+                Value::Object(fields)
+            }
+        };
+        ServerResult::CustomResult(CustomResult(fields))
     }
 }

@@ -97,6 +97,9 @@ pub(crate) fn prompt(mut result: GetPromptResult) -> GetPromptResult {
     for message in &mut result.messages {
         block(&mut message.content);
     }
+    if let Some(meta) = &mut result.meta {
+        meta.0.values_mut().for_each(value);
+    }
     result
 }
 

@@ -48,7 +48,7 @@ pub use directory::{KEPT, ProjectDirectory};
 pub use fetch::{FetchError, FetchFault, FetchRequest};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
 pub use output::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
-pub use prompts::ScriptPrompt;
+pub use prompts::{PromptRole, ScriptPrompt};
 pub use reading::{AskedResource, ResourceContent, WatchableResource};
 pub use resources::{ScriptResource, ScriptTemplate};
 pub use roots::{GrantedDirectory, ScriptRoot};

@@ -25,8 +25,23 @@ pub struct ScriptPrompt {
     pub icons: Option<Vec<Value>>,
     /// Further words of the author's about it.
     pub metadata: Option<Map<String, Value>>,
+    pub role: PromptRole,
     /// Text with places for arguments: `{{name}}` or `${name}`.
     text: String,
+}
+
+/// Speaker of a prompt's message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PromptRole {
+    User,
+    Assistant,
+}
+
+impl PromptRole {
+    /// Reads a role. MCP has no other than these two; the framework's `system` is the user's.
+    fn of(name: Option<&str>) -> Self {
+        if name == Some("assistant") { Self::Assistant } else { Self::User }
+    }
 }
 
 impl ScriptPrompt {
@@ -139,6 +154,7 @@ fn prompt(
         arguments: normalised(fields.object("arguments").unwrap_or_default()),
         icons: fields.list("icons"),
         metadata: fields.object("metadata"),
+        role: PromptRole::of(fields.text("role").as_deref()),
     })
 }
 

@@ -26,7 +26,8 @@ use model::job::Access;
 use projects::hooks::{ENV, POLICY, REGISTER};
 use projects::{
     CompletionOf, FetchBounds, Project, ProjectDirectory, ProjectError, ProjectSettings,
-    ScriptCompletion, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool, StreamLimits,
+    PromptRole, ScriptCompletion, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
+    StreamLimits,
 };
 
 /// Arguments as typed.
@@ -146,10 +147,16 @@ fn template(template: &ScriptTemplate) -> Value {
 }
 
 fn prompt(prompt: &ScriptPrompt) -> Value {
-    json!({
+    let mut entry = json!({
         "name": prompt.name, "path": prompt.path, "description": prompt.description,
         "arguments": prompt.arguments,
-    })
+    });
+    if prompt.role == PromptRole::Assistant
+        && let Some(fields) = entry.as_object_mut()
+    {
+        fields.insert("role".to_owned(), json!("assistant"));
+    }
+    entry
 }
 
 fn completion(script: &ScriptCompletion) -> Value {

@@ -2,15 +2,15 @@
 
 use rmcp::ErrorData;
 use rmcp::model::{
-    GetPromptResponse, GetPromptResult, Implementation, JsonObject, Prompt, PromptArgument,
-    PromptMessage, Resource, ResourceTemplate, Role, Tool,
+    GetPromptResponse, GetPromptResult, Implementation, JsonObject, MetaObject, Prompt,
+    PromptArgument, PromptMessage, Resource, ResourceTemplate, Role, Tool,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::harmless;
 use crate::pages::MOVED;
-use projects::{Project, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool};
+use projects::{Project, PromptRole, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool};
 
 /// Describes a tool to a client. Annotations and icons that no client could read are left out.
 pub(crate) fn tool(tool: &ScriptTool) -> Tool {
@@ -109,9 +109,13 @@ pub(crate) fn rendered_prompt(
             return Err(ErrorData::invalid_params(format!("argument `{name}` is required"), None));
         }
     }
-    // MCP has no role `system`.
-    let message = PromptMessage::new_text(Role::User, prompt.rendered(arguments));
-    let result = GetPromptResult::new(vec![message]).with_description(&prompt.description);
+    let role = match prompt.role {
+        PromptRole::User => Role::User,
+        PromptRole::Assistant => Role::Assistant,
+    };
+    let message = PromptMessage::new_text(role, prompt.rendered(arguments));
+    let mut result = GetPromptResult::new(vec![message]).with_description(&prompt.description);
+    result.meta = prompt.metadata.clone().map(MetaObject);
     Ok(harmless::prompt(result).into())
 }
 
