@@ -131,7 +131,8 @@ fn next_to(
     of: CompletionOf,
     path: &str,
 ) -> Result<Option<(String, bool)>, ProjectMistake> {
-    let folder = if of == CompletionOf::Prompt { "prompts" } else { "resources" };
+    let layout = &tree.layout;
+    let folder = if of == CompletionOf::Prompt { &layout.prompts } else { &layout.resources };
     let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let slash = if parent.is_empty() { "" } else { "/" };

@@ -8,17 +8,9 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use serde_json::{Map, Value};
 
-use crate::tree::Tree;
+use crate::layout::ProjectLayout;
+use crate::tree::{Tree, parents};
 use crate::{Project, ProjectError};
-
-/// Folders whose files make the lists.
-const LISTED: [&str; 8] =
-    ["tools", "resources", "prompts", "completions", "providers", "server.d", "ui", "config"];
-
-/// Folders of a project that say what its scripts are and what they do: where scripts may write to the project, these
-/// stay as they are. `resources` is not among them, as scripts write files there for clients.
-pub const KEPT: [&str; 8] =
-    ["server.d", "tools", "prompts", "completions", "providers", "lib", "ui", "config"];
 
 /// The held directory of a project.
 #[derive(Debug)]
@@ -28,6 +20,7 @@ pub struct ProjectDirectory {
     name: String,
     /// True if scripts may write to it.
     is_written: bool,
+    layout: ProjectLayout,
 }
 
 impl ProjectDirectory {
@@ -41,10 +34,17 @@ impl ProjectDirectory {
         let root = open(&place, flags, Mode::empty());
         let root = root.map_err(|errno| ProjectError::Open(errno.into()))?;
         let name = place.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Self { root, name: name.unwrap_or_default(), is_written: false })
+        let name = name.unwrap_or_default();
+        Ok(Self { root, name, is_written: false, layout: ProjectLayout::default() })
     }
 
-    /// Says that scripts may write to it: what they leave where nothing is kept ([`KEPT`]) costs no more than itself.
+    /// Sets the folders of the project.
+    #[must_use]
+    pub fn laid_out(self, layout: ProjectLayout) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// Says that scripts may write to it: what they leave where nothing is kept ([`ProjectLayout::kept`]) costs no more than itself.
     #[must_use]
     pub fn written_by_scripts(self) -> Self {
         Self { is_written: true, ..self }
@@ -62,6 +62,7 @@ impl ProjectDirectory {
         let root = self.folder(".").map_err(ProjectError::Open)?;
         let mut tree = Tree::of(root, self.name.clone())?;
         tree.is_written = self.is_written;
+        tree.layout = self.layout.clone();
         Ok(tree)
     }
 
@@ -96,7 +97,7 @@ impl ProjectDirectory {
         Ok(openat2(&self.root, path, flags, Mode::empty(), resolve)?)
     }
 
-    /// Visits the project's own directory (`.`), then each folder in which a change can change a list. A folder is visited
+    /// Visits the project's own directory (`.`), the folders on the way to those of the lists, then each folder in which a change can change a list. A folder is visited
     /// before the folders in it are listed, so that a watcher misses no later one.
     ///
     /// # Errors
@@ -108,7 +109,10 @@ impl ProjectDirectory {
         visit(".")?;
         // Visit no list of a directory that can no longer be used.
         let Ok(tree) = self.tree() else { return Ok(()) };
-        for folder in LISTED {
+        for folder in self.layout.listed() {
+            for on_the_way in parents(folder).filter(|path| tree.is_folder(path)) {
+                visit(on_the_way)?;
+            }
             if tree.is_folder(folder) {
                 tree.visit_folders(folder, &mut visit)?;
             }
@@ -116,9 +120,8 @@ impl ProjectDirectory {
         Ok(())
     }
 
-    /// Returns true for an entry of the directory itself in which a list begins.
-    pub fn is_listed(name: &str) -> bool {
-        LISTED.contains(&name)
+    pub(crate) fn layout(&self) -> &ProjectLayout {
+        &self.layout
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::layout::ProjectLayout;
 use crate::settings::is_own;
 
 /// Steps around the hooks.
@@ -41,12 +42,16 @@ pub enum HookError {
 }
 
 /// Makes the text for a shell that runs these hooks; `mark` is a random word.
-pub fn script(hooks: &[&str], mark: &str) -> String {
+pub fn script(hooks: &[&str], mark: &str, layout: &ProjectLayout) -> String {
     let has = |hook: &str| if hooks.contains(&hook) { "yes" } else { "no" };
     let env = has(ENV);
     let register = has(REGISTER);
     let health = has(HEALTH);
-    format!("MARK={mark} ENV_HOOK={env} REGISTER={register} HEALTH={health}\n{START}")
+    let ProjectLayout { tools, resources, prompts, server, .. } = layout;
+    format!(
+        "MARK={mark} ENV_HOOK={env} REGISTER={register} HEALTH={health}\n\
+         TOOLS={tools} RESOURCES={resources} PROMPTS={prompts} SERVER={server}\n{START}"
+    )
 }
 
 /// Reads what the shell printed.

@@ -129,15 +129,16 @@ impl ScriptLaunch {
             true => (String::new(), arguments.into_bytes()),
             false => (arguments, Vec::new()),
         };
+        let path = format!("{ROOT}/{}/{}", project.layout.tools, tool.path);
         let mut env = variables(project);
         env.extend(named(&[
             ("MCP_TOOL_NAME", &tool.name),
-            ("MCP_TOOL_PATH", &format!("{ROOT}/tools/{}", tool.path)),
+            ("MCP_TOOL_PATH", &path),
             ("MCP_TOOL_ARGS_JSON", &variable),
             ("MCP_TOOL_META_JSON", &meta),
             (FIELDS, &fields),
         ]));
-        let words = runner(kind(tool.is_executable), Some(&format!("{ROOT}/tools/{}", tool.path)));
+        let words = runner(kind(tool.is_executable), Some(&path));
         let egress = egress(tool);
         // Downloads are a way out as well.
         let has_network = egress.as_ref().is_none_or(|rules| !rules.is_empty());
@@ -369,6 +370,7 @@ pub(crate) fn named(set: &[(&str, &str)]) -> BTreeMap<String, String> {
 /// Returns the variables that every script has.
 pub(crate) fn variables(project: &Project) -> BTreeMap<String, String> {
     let file = |name: &str| format!("{FILES}{name}");
+    let layout = &project.layout;
     let set = [
         ("MCP_SDK", SDK_DIRECTORY.to_owned()),
         ("MCP_TOOL_ERROR_FILE", file("error")),
@@ -380,8 +382,10 @@ pub(crate) fn variables(project: &Project) -> BTreeMap<String, String> {
         ("MCP_ELICIT_RESPONSE_FILE", file("elicit-response")),
         ("MCPBASH_PROJECT_ROOT", ROOT.to_owned()),
         ("MCPBASH_HOME", "/etc/cofferdam".to_owned()),
-        ("MCPBASH_TOOLS_DIR", format!("{ROOT}/tools")),
-        ("MCPBASH_RESOURCES_DIR", format!("{ROOT}/resources")),
+        ("MCPBASH_TOOLS_DIR", format!("{ROOT}/{}", layout.tools)),
+        ("MCPBASH_RESOURCES_DIR", format!("{ROOT}/{}", layout.resources)),
+        ("MCPBASH_PROMPTS_DIR", format!("{ROOT}/{}", layout.prompts)),
+        ("MCPBASH_SERVER_DIR", format!("{ROOT}/{}", layout.server)),
         ("MCPBASH_STATE_DIR", "/tmp".to_owned()),
         ("MCPBASH_MODE", "full".to_owned()),
         ("MCPBASH_JSON_TOOL", "jq".to_owned()),

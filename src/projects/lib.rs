@@ -15,6 +15,7 @@ pub mod hooks;
 mod icons;
 mod json;
 mod launch;
+mod layout;
 mod metadata;
 mod output;
 mod prompts;
@@ -44,9 +45,10 @@ use tree::Tree;
 pub use completions::{
     AskedCompletion, CompletionOf, CompletionRequest, SUGGESTIONS, ScriptCompletion, Suggestions,
 };
-pub use directory::{KEPT, ProjectDirectory};
+pub use directory::ProjectDirectory;
 pub use fetch::{FetchError, FetchFault, FetchRequest};
 pub use launch::{SDK, ScriptLaunch, Unlaunched};
+pub use layout::ProjectLayout;
 pub use output::{ScriptEnd, ScriptError, ScriptMessage, ScriptOutput};
 pub use prompts::{PromptRole, ScriptPrompt};
 pub use reading::{AskedResource, ResourceContent, WatchableResource};
@@ -70,6 +72,7 @@ const HOOKS: [&str; 4] = [hooks::REGISTER, hooks::POLICY, hooks::ENV, hooks::HEA
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Project {
     pub server: ServerIdentity,
+    pub layout: ProjectLayout,
     /// Sorted by name, each name once.
     pub tools: Vec<ScriptTool>,
     pub resources: Vec<ScriptResource>,
@@ -168,6 +171,7 @@ impl Project {
         let roots = roots::read(tree, &mut mistakes);
         let mut project = Self {
             server,
+            layout: tree.layout.clone(),
             tools: match &register.tools {
                 Some(entries) => tools::registered(tree, entries, &mut mistakes)?,
                 None => tools::discovered(tree, &mut mistakes)?,
@@ -201,7 +205,7 @@ impl Project {
             mistakes: Vec::new(),
         };
         project.embed_icons(tree, &mut mistakes);
-        ui::link(&mut project.tools, &pages);
+        ui::link(tree, &mut project.tools, &pages);
         project.add_pages(pages, register.resources.is_some(), &mut mistakes);
         project.completions = completions::read(
             tree,
@@ -218,7 +222,7 @@ impl Project {
     }
 
     /// Adds the pages of tools. A file of `resources` takes no page's address: that folder is not kept from scripts
-    /// ([`KEPT`]), and a page is the user's view of its tool. An entry of `register.json` does, as its author means it.
+    /// ([`ProjectLayout::kept`]), and a page is the user's view of its tool. An entry of `register.json` does, as its author means it.
     fn add_pages(
         &mut self,
         pages: Vec<ScriptResource>,
@@ -230,7 +234,8 @@ impl Project {
         if !is_registered {
             for one in self.resources.extract_if(.., |one| is_page(one)) {
                 let why = format!("is left out: `{}` is a page", one.uri);
-                mistakes.push(ProjectMistake::new(&format!("resources/{}", one.path), why));
+                let place = format!("{}/{}", self.layout.resources, one.path);
+                mistakes.push(ProjectMistake::new(&place, why));
             }
         }
         let taken: BTreeSet<String> = self.resources.iter().map(|one| one.uri.clone()).collect();
@@ -238,16 +243,18 @@ impl Project {
     }
 
     /// Takes out what scripts could change where they may write to the project: a script runs from folders alone that are
-    /// kept as they are ([`KEPT`]).
+    /// kept as they are ([`ProjectLayout::kept`]).
     #[must_use]
     pub fn written_by_scripts(mut self) -> Self {
         self.is_written = true;
+        let kept = self.layout.kept();
         let is_kept = |completion: &ScriptCompletion| {
             let folder = completion.path.split('/').next().unwrap_or_default();
-            KEPT.contains(&folder) && !completion.path.split('/').any(|name| name == "..")
+            kept.contains(&folder) && !completion.path.split('/').any(|name| name == "..")
         };
-        let (kept, others) = std::mem::take(&mut self.completions).into_iter().partition(is_kept);
-        self.completions = kept;
+        let all = std::mem::take(&mut self.completions);
+        let (kept_as_they_are, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_kept);
+        self.completions = kept_as_they_are;
         let why = "is not run: scripts may write to its folder (--project DIR:rw)";
         let skipped = others.iter().map(|one| ProjectMistake::new(&one.path, why));
         self.mistakes.extend(skipped);
@@ -280,10 +287,10 @@ impl Project {
 
     /// Puts icons that are files into the lists.
     fn embed_icons(&mut self, tree: &Tree, mistakes: &mut Vec<ProjectMistake>) {
-        let tools = self.tools.iter_mut().map(|one| ("tools", &one.path, &mut one.icons));
-        let prompts = self.prompts.iter_mut().map(|one| ("prompts", &one.path, &mut one.icons));
-        let resources =
-            self.resources.iter_mut().map(|one| ("resources", &one.path, &mut one.icons));
+        let ProjectLayout { tools, prompts, resources, .. } = &self.layout;
+        let tools = self.tools.iter_mut().map(|one| (tools, &one.path, &mut one.icons));
+        let prompts = self.prompts.iter_mut().map(|one| (prompts, &one.path, &mut one.icons));
+        let resources = self.resources.iter_mut().map(|one| (resources, &one.path, &mut one.icons));
         for (folder, path, icons) in tools.chain(prompts).chain(resources) {
             icons::embed(tree, &format!("{folder}/{path}"), icons, mistakes);
         }
@@ -317,7 +324,7 @@ fn costing_itself<T>(
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<T>, ProjectMistake> {
     match found {
-        Err(mistake) if tree.is_written && mistake.file.starts_with("resources") => {
+        Err(mistake) if tree.is_written && mistake.file.starts_with(&tree.layout.resources) => {
             mistakes.push(mistake);
             Ok(Vec::new())
         }
@@ -328,7 +335,8 @@ fn costing_itself<T>(
 /// Finds the project's providers. One that cannot be used is reported when a resource asks for it.
 fn providers(tree: &Tree) -> Vec<String> {
     let known = ["https", "git"].into_iter();
-    known.filter(|name| tree.has(&format!("providers/{name}.sh"))).map(str::to_owned).collect()
+    let folder = &tree.layout.providers;
+    known.filter(|name| tree.has(&format!("{folder}/{name}.sh"))).map(str::to_owned).collect()
 }
 
 /// Finds the hooks of a project.
@@ -337,8 +345,9 @@ fn providers(tree: &Tree) -> Vec<String> {
 /// One that others may write to: it could not be trusted, and without it the project is another.
 fn hooks(tree: &Tree) -> Result<Vec<&'static str>, ProjectMistake> {
     let mut found = Vec::new();
-    for hook in HOOKS.into_iter().filter(|hook| tree.has(hook)) {
-        if tree.found(hook)?.is_some() {
+    for hook in HOOKS {
+        let path = tree.layout.placed(hook);
+        if tree.has(&path) && tree.found(&path)?.is_some() {
             found.push(hook);
         }
     }

@@ -10,14 +10,11 @@ use crate::register::Entry;
 use crate::tools::normalised;
 use crate::tree::{FoundFile, Tree};
 
-/// Folder of the prompts.
-const FOLDER: &str = "prompts";
-
 /// A prompt of a project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptPrompt {
     pub name: String,
-    /// Path below `prompts/`.
+    /// Path below the folder of the prompts.
     pub path: String,
     pub description: String,
     /// Schema of the arguments, an object.
@@ -113,11 +110,11 @@ pub(crate) fn discovered(
     tree: &Tree,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptPrompt>, ProjectMistake> {
-    let mut files = tree.files(FOLDER, mistakes)?;
+    let mut files = tree.files(&tree.layout.prompts, mistakes)?;
     files.retain(is_entry);
     let make = |file: &FoundFile, fields: &mut Fields<'_>| prompt(tree, file, fields);
     let prompts = metadata::entries(tree, &files, &["name", "description"], mistakes, make);
-    Ok(unique(prompts, mistakes))
+    Ok(unique(&tree.layout.prompts, prompts, mistakes))
 }
 
 /// Takes the prompts that `register.json` lists.
@@ -133,12 +130,12 @@ pub(crate) fn registered(
     for entry in entries {
         // Keep scripts that may write from changing the text of a prompt.
         let file = match tree.is_written {
-            true => entry.file_within(tree, FOLDER)?,
-            false => entry.file(tree, FOLDER)?,
+            true => entry.file_within(tree, &tree.layout.prompts)?,
+            false => entry.file(tree, &tree.layout.prompts)?,
         };
         prompts.push(prompt(tree, &file, &mut entry.fields(mistakes))?);
     }
-    Ok(unique(prompts, mistakes))
+    Ok(unique(&tree.layout.prompts, prompts, mistakes))
 }
 
 fn prompt(
@@ -149,7 +146,7 @@ fn prompt(
     Ok(ScriptPrompt {
         text: tree.text(&file.path)?.unwrap_or_default(),
         name: fields.text("name").unwrap_or_else(|| file.title().to_owned()),
-        path: file.below(FOLDER).to_owned(),
+        path: file.below(&tree.layout.prompts).to_owned(),
         description: fields.text("description").unwrap_or_default(),
         arguments: normalised(fields.object("arguments").unwrap_or_default()),
         icons: fields.list("icons"),
@@ -159,12 +156,16 @@ fn prompt(
 }
 
 /// Keeps one prompt of each name, and sorts them.
-fn unique(mut prompts: Vec<ScriptPrompt>, mistakes: &mut Vec<ProjectMistake>) -> Vec<ScriptPrompt> {
+fn unique(
+    folder: &str,
+    mut prompts: Vec<ScriptPrompt>,
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Vec<ScriptPrompt> {
     prompts.sort_by(|one, other| (&one.name, &one.path).cmp(&(&other.name, &other.path)));
     prompts.dedup_by(|later, kept| {
         let is_double = later.name == kept.name;
         if is_double {
-            let place = format!("{FOLDER}/{}", later.path);
+            let place = format!("{folder}/{}", later.path);
             let why = format!("another prompt is named `{}`", kept.name);
             mistakes.push(ProjectMistake::new(&place, why));
         }

@@ -55,7 +55,7 @@ impl ScriptLaunch {
         env.extend(launch::named(&[
             ("MCP_RESOURCE_URI", &asked.uri),
             ("MCP_RESOURCES_ROOTS", ROOT),
-            ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/providers")),
+            ("MCPBASH_PROVIDERS_DIR", &format!("{ROOT}/{}", project.layout.providers)),
             ("COFFERDAM_PROVIDER", &asked.provider),
             ("COFFERDAM_PAGE", &asked.file),
         ]));

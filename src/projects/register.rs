@@ -105,7 +105,8 @@ pub(crate) fn read(
     tree: &Tree,
     lists: Option<Map<String, Value>>,
 ) -> Result<Register, ProjectMistake> {
-    let (mut object, exists) = match (json_object(tree, FILE)?, lists) {
+    let file = tree.layout.placed(FILE);
+    let (mut object, exists) = match (json_object(tree, &file)?, lists) {
         (Some(object), _) => (object, true),
         (None, Some(mut lists)) => {
             lists.entry("version").or_insert_with(|| Value::from(1));
@@ -114,33 +115,37 @@ pub(crate) fn read(
         (None, None) => return Ok(Register::default()),
     };
     if let Some(key) = object.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        return Err(ProjectMistake::new(FILE, format!("`{}` is no key", key.escape_default())));
+        return Err(ProjectMistake::new(&file, format!("`{}` is no key", key.escape_default())));
     }
     if object.get("version").and_then(Value::as_u64) != Some(1) {
-        return Err(ProjectMistake::new(FILE, "`version` is not 1"));
+        return Err(ProjectMistake::new(&file, "`version` is not 1"));
     }
     if object.get("_meta").is_some_and(|meta| !meta.is_object() && !meta.is_null()) {
-        return Err(ProjectMistake::new(FILE, "`_meta` is no object"));
+        return Err(ProjectMistake::new(&file, "`_meta` is no object"));
     }
     Ok(Register {
         exists,
-        tools: list(&mut object, "tools")?,
-        resources: list(&mut object, "resources")?,
-        templates: list(&mut object, "resourceTemplates")?,
-        prompts: list(&mut object, "prompts")?,
-        completions: list(&mut object, "completions")?,
+        tools: list(&file, &mut object, "tools")?,
+        resources: list(&file, &mut object, "resources")?,
+        templates: list(&file, &mut object, "resourceTemplates")?,
+        prompts: list(&file, &mut object, "prompts")?,
+        completions: list(&file, &mut object, "completions")?,
     })
 }
 
-fn list(object: &mut Map<String, Value>, key: &str) -> Result<Option<Vec<Entry>>, ProjectMistake> {
+fn list(
+    file: &str,
+    object: &mut Map<String, Value>,
+    key: &str,
+) -> Result<Option<Vec<Entry>>, ProjectMistake> {
     let Some(value) = object.remove(key).filter(|value| !value.is_null()) else {
         return Ok(None);
     };
     let Value::Array(entries) = value else {
-        return Err(ProjectMistake::new(FILE, format!("`{key}` is no list")));
+        return Err(ProjectMistake::new(file, format!("`{key}` is no list")));
     };
     let entry = |(number, value): (usize, Value)| {
-        let place = format!("{FILE}: {key}[{number}]");
+        let place = format!("{file}: {key}[{number}]");
         let Value::Object(object) = value else {
             return Err(ProjectMistake::new(&place, "is no object"));
         };

@@ -11,14 +11,11 @@ use crate::metadata::{self, META, is_entry};
 use crate::register::Entry;
 use crate::tree::{FoundFile, Tree};
 
-/// Folder of the resources.
-const FOLDER: &str = "resources";
-
 /// A resource of a project.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptResource {
     pub name: String,
-    /// Path below `resources/`.
+    /// Path below the folder of the resources.
     pub path: String,
     pub description: String,
     pub uri: String,
@@ -70,10 +67,11 @@ pub(crate) fn discovered(
     tree: &Tree,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
-    let mut files = tree.files(FOLDER, mistakes)?;
+    let folder = &tree.layout.resources;
+    let mut files = tree.files(folder, mistakes)?;
     files.retain(is_entry);
-    let make = |file: &FoundFile, fields: &mut Fields<'_>| Ok(resource(file, fields));
-    unique(metadata::entries(tree, &files, &["uri"], mistakes, make))
+    let make = |file: &FoundFile, fields: &mut Fields<'_>| Ok(resource(folder, file, fields));
+    unique(folder, metadata::entries(tree, &files, &["uri"], mistakes, make))
 }
 
 /// Takes the resources that `register.json` lists.
@@ -85,19 +83,20 @@ pub(crate) fn registered(
     entries: &[Entry],
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
+    let folder = &tree.layout.resources;
     let mut resources = Vec::new();
     for entry in entries {
-        let Some(file) = entry.present(tree, FOLDER, mistakes)? else { continue };
-        resources.push(resource(&file, &mut entry.fields(mistakes)));
+        let Some(file) = entry.present(tree, folder, mistakes)? else { continue };
+        resources.push(resource(folder, &file, &mut entry.fields(mistakes)));
     }
-    unique(resources)
+    unique(folder, resources)
 }
 
-fn resource(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
+fn resource(folder: &str, file: &FoundFile, fields: &mut Fields<'_>) -> ScriptResource {
     let uri = fields.text("uri").unwrap_or_else(|| format!("file://./{}", file.path));
     ScriptResource {
         name: fields.text("name").unwrap_or_else(|| file.title().to_owned()),
-        path: file.below(FOLDER).to_owned(),
+        path: file.below(folder).to_owned(),
         description: fields.text("description").unwrap_or_default(),
         mime_type: fields.text("mimeType").unwrap_or_else(|| "text/plain".to_owned()),
         provider: fields.text("provider").unwrap_or_else(|| provider(&uri)),
@@ -129,12 +128,15 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
 }
 
-fn unique(mut resources: Vec<ScriptResource>) -> Result<Vec<ScriptResource>, ProjectMistake> {
+fn unique(
+    folder: &str,
+    mut resources: Vec<ScriptResource>,
+) -> Result<Vec<ScriptResource>, ProjectMistake> {
     resources.sort_by(|one, other| one.name.cmp(&other.name));
     let mut names = BTreeSet::new();
     for resource in &resources {
         if !names.insert(&resource.name) {
-            let place = format!("{FOLDER}/{}", resource.path);
+            let place = format!("{folder}/{}", resource.path);
             let why = format!("another resource is named `{}`", resource.name);
             return Err(ProjectMistake::new(&place, why));
         }
@@ -153,7 +155,7 @@ pub(crate) fn templates(
 ) -> Result<Vec<ScriptTemplate>, ProjectMistake> {
     let mut found = BTreeMap::new();
     // The listing of resources has reported the mistakes.
-    let files = tree.files(FOLDER, &mut Vec::new())?;
+    let files = tree.files(&tree.layout.resources, &mut Vec::new())?;
     // An empty list switches the kind off.
     let is_off = entries.is_some_and(<[Entry]>::is_empty);
     for file in files.iter().filter(|file| !is_off && file.name().ends_with(META)) {

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Project;
 use crate::server::ServerIdentity;
+use crate::{Project, ProjectLayout};
 
 fn tool(schema: Value) -> ScriptTool {
     ScriptTool {
@@ -35,6 +35,7 @@ fn launched(tool: &ScriptTool) -> ScriptLaunch {
     };
     let project = Project {
         server,
+        layout: ProjectLayout::default(),
         tools: Vec::new(),
         resources: Vec::new(),
         templates: Vec::new(),
@@ -155,6 +156,7 @@ fn nothing_of_the_caller_is_in_the_script() {
     let meta = meta.unwrap_or_default();
     let none = Map::new();
     let project = || Project {
+        layout: ProjectLayout::default(),
         tools: Vec::new(),
         resources: Vec::new(),
         templates: Vec::new(),

@@ -21,14 +21,15 @@ pub struct ServerIdentity {
 
 /// Reads the identity; the default name is that of the directory.
 pub(crate) fn identity(tree: &Tree, mistakes: &mut Vec<ProjectMistake>) -> ServerIdentity {
-    let object = match json_object(tree, FILE) {
+    let file = tree.layout.placed(FILE);
+    let object = match json_object(tree, &file) {
         Ok(object) => object.unwrap_or_default(),
         Err(mistake) => {
             mistakes.push(mistake);
             serde_json::Map::new()
         }
     };
-    let mut fields = Fields::new(FILE, object, mistakes);
+    let mut fields = Fields::new(&file, object, mistakes);
     let name = fields.text("name").unwrap_or_else(|| tree.name.clone());
     ServerIdentity {
         title: fields.text("title").unwrap_or_else(|| titled(&name)),

@@ -11,8 +11,6 @@ use crate::metadata::{self, META};
 use crate::register::Entry;
 use crate::tree::{FoundFile, Tree};
 
-/// Folder of the tools.
-const FOLDER: &str = "tools";
 /// Characters of a tool's name.
 const NAME_CHARACTERS: usize = 64;
 
@@ -20,7 +18,7 @@ const NAME_CHARACTERS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScriptTool {
     pub name: String,
-    /// Path below `tools/`.
+    /// Path below the folder of the tools.
     pub path: String,
     /// True if the file is run itself; else bash reads it.
     pub is_executable: bool,
@@ -46,11 +44,12 @@ pub(crate) fn discovered(
     tree: &Tree,
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptTool>, ProjectMistake> {
-    let mut files = tree.files(FOLDER, mistakes)?;
+    let folder = &tree.layout.tools;
+    let mut files = tree.files(folder, mistakes)?;
     files.retain(|file| is_tool(tree, file));
-    let make = |file: &FoundFile, fields: &mut Fields<'_>| Ok(tool(file, fields));
+    let make = |file: &FoundFile, fields: &mut Fields<'_>| Ok(tool(folder, file, fields));
     let tools = metadata::entries(tree, &files, &["name", "description"], mistakes, make);
-    Ok(unique(tools, mistakes))
+    Ok(unique(folder, tools, mistakes))
 }
 
 /// Takes the tools that `register.json` lists.
@@ -62,18 +61,19 @@ pub(crate) fn registered(
     entries: &[Entry],
     mistakes: &mut Vec<ProjectMistake>,
 ) -> Result<Vec<ScriptTool>, ProjectMistake> {
+    let folder = &tree.layout.tools;
     let mut tools = Vec::new();
     for entry in entries {
-        let file = entry.file_within(tree, FOLDER)?;
-        tools.push(tool(&file, &mut entry.fields(mistakes)));
+        let file = entry.file_within(tree, folder)?;
+        tools.push(tool(folder, &file, &mut entry.fields(mistakes)));
     }
-    Ok(unique(tools, mistakes))
+    Ok(unique(folder, tools, mistakes))
 }
 
 /// Returns true if a file below `tools/` is a tool: a program or a script in a subfolder.
 fn is_tool(tree: &Tree, file: &FoundFile) -> bool {
     let name = file.name();
-    let is_nested = file.path.matches('/').count() > 1;
+    let is_nested = file.below(&tree.layout.tools).contains('/');
     if !is_nested || name.ends_with(META) || name == "smoke.sh" {
         return false;
     }
@@ -84,11 +84,11 @@ fn is_tool(tree: &Tree, file: &FoundFile) -> bool {
         || tree.head(&file.path).is_ok_and(|head| head.is_some_and(is_interpreted))
 }
 
-fn tool(file: &FoundFile, fields: &mut Fields<'_>) -> ScriptTool {
+fn tool(folder: &str, file: &FoundFile, fields: &mut Fields<'_>) -> ScriptTool {
     let schema = fields.object("inputSchema").or_else(|| fields.object("arguments"));
     ScriptTool {
         name: fields.text("name").unwrap_or_else(|| file.title().to_owned()),
-        path: file.below(FOLDER).to_owned(),
+        path: file.below(folder).to_owned(),
         is_executable: file.is_executable,
         description: fields.text("description").unwrap_or_default(),
         input_schema: normalised(schema.unwrap_or_default()),
@@ -115,11 +115,15 @@ pub(crate) fn normalised(mut schema: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Keeps one tool of each name, the first by path, and sorts them.
-fn unique(mut tools: Vec<ScriptTool>, mistakes: &mut Vec<ProjectMistake>) -> Vec<ScriptTool> {
+fn unique(
+    folder: &str,
+    mut tools: Vec<ScriptTool>,
+    mistakes: &mut Vec<ProjectMistake>,
+) -> Vec<ScriptTool> {
     tools.sort_by(|one, other| (&one.name, &one.path).cmp(&(&other.name, &other.path)));
     let mut names = BTreeSet::new();
     tools.retain(|tool| {
-        let place = format!("tools/{}", tool.path);
+        let place = format!("{folder}/{}", tool.path);
         let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if tool.name.len() > NAME_CHARACTERS || !tool.name.chars().all(is_name) {
             let why = "the tool's name is not made of 1 to 64 letters, digits, `_`, `-` and `.`";

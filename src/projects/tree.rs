@@ -10,6 +10,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2
 use rustix::io::Errno;
 
 use crate::json::{is_too_deep, take_values};
+use crate::layout::ProjectLayout;
 use crate::{ProjectError, ProjectMistake};
 
 /// Length of the longest file of metadata in bytes.
@@ -51,6 +52,11 @@ pub(crate) fn leaves(path: &str) -> bool {
     })
 }
 
+/// Returns the folders on the way to a file, without the project's directory.
+pub(crate) fn parents(file: &str) -> impl Iterator<Item = &str> {
+    file.match_indices('/').filter_map(|(at, _)| file.get(..at))
+}
+
 /// A project's directory.
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -67,6 +73,7 @@ pub(crate) struct Tree {
     pub(crate) name: String,
     /// True if scripts may write to it.
     pub(crate) is_written: bool,
+    pub(crate) layout: ProjectLayout,
     /// True if it was removed: nothing comes into it any more.
     pub(crate) is_removed: bool,
 }
@@ -126,6 +133,7 @@ impl Tree {
             folders: RefCell::default(),
             name,
             is_written: false,
+            layout: ProjectLayout::default(),
             is_removed: stat.st_nlink == 0,
         })
     }

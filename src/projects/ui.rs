@@ -32,11 +32,11 @@ pub(crate) fn pages(
 ) -> Result<Vec<ScriptResource>, ProjectMistake> {
     let mut folders = Vec::new();
     // The list of tools reports mistakes in this folder.
-    for tool in tree.folders("tools", &mut Vec::new())? {
+    for tool in tree.folders(&tree.layout.tools, &mut Vec::new())? {
         let name = tool.rsplit('/').next().unwrap_or_default().to_owned();
         folders.push((format!("{tool}/ui"), name));
     }
-    for folder in tree.folders("ui", mistakes)? {
+    for folder in tree.folders(&tree.layout.ui, mistakes)? {
         let name = folder.rsplit('/').next().unwrap_or_default().to_owned();
         folders.push((folder, name));
     }
@@ -136,9 +136,10 @@ fn made(template: &str, config: &Map<String, Value>) -> String {
 }
 
 /// Names the page of each tool that has one, unless its metadata names another.
-pub(crate) fn link(tools: &mut [ScriptTool], pages: &[ScriptResource]) {
+pub(crate) fn link(tree: &Tree, tools: &mut [ScriptTool], pages: &[ScriptResource]) {
     for tool in tools {
-        let folder = format!("tools/{}/ui", tool.path.rsplit_once('/').map_or("", |(at, _)| at));
+        let parent = tool.path.rsplit_once('/').map_or("", |(at, _)| at);
+        let folder = format!("{}/{parent}/ui", tree.layout.tools);
         let Some(page) = pages.iter().find(|page| page.path == folder) else { continue };
         let meta = tool.meta.get_or_insert_default();
         meta.entry("ui")

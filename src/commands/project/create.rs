@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use crate::commands::error::{CliError, print_out};
 use model::outcome::in_words;
 use model::shells::ShellKind;
+use projects::ProjectLayout;
 
 /// Maximum length of the name of an entry.
 const MAX_NAME: usize = 64;
@@ -109,8 +110,9 @@ pub(super) fn new(typed: &NewArguments) -> Result<(), CliError> {
     let name = name.file_name().map(|name| name.to_string_lossy().into_owned());
     let name: String = name.unwrap_or_default().chars().filter(is_usual).take(MAX_NAME).collect();
     let name = if name.is_empty() { "project" } else { &name };
-    write(directory, name, &[SERVER])?;
-    let made = write(directory, "hello", &TOOL)?;
+    let layout = super::layout(directory)?;
+    write(directory, &layout, name, &[SERVER])?;
+    let made = write(directory, &layout, "hello", &TOOL)?;
     let word = ShellKind::Sh.quoted(&shown.to_string());
     print_out(&format!(
         "made {shown}: {}\nnext:\n  cofferdam project run-tool hello --dir {word} --args '{{\"name\": \"Ada\"}}'\n  \
@@ -129,7 +131,9 @@ pub(super) fn scaffold(typed: &ScaffoldArguments) -> Result<(), CliError> {
             CliError::new(message).with_hint("use letters, digits, `-` and `_`, at most 64")
         );
     }
-    if !["server.d", "tools", "prompts", "resources"].iter().any(|part| dir.join(part).is_dir()) {
+    let layout = super::layout(dir)?;
+    let ProjectLayout { tools, resources, prompts, server, .. } = &layout;
+    if ![server, tools, prompts, resources].iter().any(|part| dir.join(part).is_dir()) {
         let message = format!("project scaffold: `{}` is no project", dir.display());
         return Err(
             CliError::new(message).with_hint("name one with --dir, or: cofferdam project new")
@@ -140,11 +144,11 @@ pub(super) fn scaffold(typed: &ScaffoldArguments) -> Result<(), CliError> {
         Kind::Prompt => &PROMPT,
         Kind::Resource => &RESOURCE,
         Kind::Completion => &COMPLETION,
-        Kind::Ui if dir.join("tools").join(name).is_dir() => &TOOL_UI,
+        Kind::Ui if dir.join(tools).join(name).is_dir() => &TOOL_UI,
         Kind::Ui => &UI,
         Kind::Test => &TEST,
     };
-    let made = write(dir, name, files)?;
+    let made = write(dir, &layout, name, files)?;
     print_out(&format!("made {}\n", made.join(", ")))
 }
 
@@ -157,8 +161,14 @@ fn make_directory(path: &Path) -> std::io::Result<()> {
 }
 
 /// Writes the files of an entry and returns their paths. Existing files are not changed.
-fn write(project: &Path, name: &str, files: &[TemplateFile]) -> Result<Vec<String>, CliError> {
-    let paths: Vec<String> = files.iter().map(|file| file.path.replace("NAME", name)).collect();
+fn write(
+    project: &Path,
+    layout: &ProjectLayout,
+    name: &str,
+    files: &[TemplateFile],
+) -> Result<Vec<String>, CliError> {
+    let place = |file: &TemplateFile| layout.placed(&file.path.replace("NAME", name));
+    let paths: Vec<String> = files.iter().map(place).collect();
     if let Some(known) = paths.iter().find(|path| project.join(path).symlink_metadata().is_ok()) {
         return Err(CliError::new(format!("project: `{known}` is there already")));
     }

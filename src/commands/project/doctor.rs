@@ -84,7 +84,7 @@ pub(super) fn main(typed: &DoctorArguments, config: Option<&Path>) -> Result<u8,
         findings.push((weight, format!("{hook} {use_of_it}{more}")));
     }
     if has_hooks && project.hooks.contains(&HEALTH) {
-        let health = hooks::run(directory, &[HEALTH], config)?.health;
+        let health = hooks::run(directory, &[HEALTH], &project.layout, config)?.health;
         findings.extend(health.into_iter().map(|(program, is_present)| match is_present {
             true => (Weight::Good, format!("{program} is there")),
             false => (Weight::Bad, format!("{program} is absent in the cell")),

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use model::outcome::in_words;
+use projects::ProjectLayout;
 use projects::hooks::{self, HookResults};
 
 /// Maximum time of all hooks of a project.
@@ -22,6 +23,7 @@ const MAX_OUTPUT: &str = "1M";
 pub(in crate::commands) fn run(
     directory: &Path,
     hooks: &[&str],
+    layout: &ProjectLayout,
     config: Option<&Path>,
 ) -> Result<HookResults, CliError> {
     let failed = |reason: String| {
@@ -49,7 +51,7 @@ pub(in crate::commands) fn run(
         MAX_OUTPUT,
     ]);
     command.arg("--ro").arg(granted).args(["--", "bash", "-c"]);
-    command.arg(OsString::from(hooks::script(hooks, &mark)));
+    command.arg(OsString::from(hooks::script(hooks, &mark, layout)));
     let output = command.stdin(Stdio::null()).output().map_err(|error| failed(in_words(&error)))?;
     print_errors(&output.stderr);
     if !output.status.success() {

@@ -25,9 +25,9 @@ use model::call::Env;
 use model::job::Access;
 use projects::hooks::{ENV, POLICY, REGISTER};
 use projects::{
-    CompletionOf, FetchBounds, Project, ProjectDirectory, ProjectError, ProjectSettings,
-    PromptRole, ScriptCompletion, ScriptPrompt, ScriptResource, ScriptTemplate, ScriptTool,
-    StreamLimits,
+    CompletionOf, FetchBounds, Project, ProjectDirectory, ProjectError, ProjectLayout,
+    ProjectSettings, PromptRole, ScriptCompletion, ScriptPrompt, ScriptResource, ScriptTemplate,
+    ScriptTool, StreamLimits,
 };
 
 /// Arguments as typed.
@@ -103,7 +103,11 @@ pub fn main(typed: &ProjectArguments, config: Option<&Path>) -> Result<u8, CliEr
 }
 
 fn validate(typed: &ValidateArguments) -> Result<u8, CliError> {
-    let fixed = if typed.fix { repair::fix_modes(&typed.directory)? } else { Vec::new() };
+    let fixed = if typed.fix {
+        repair::fix_modes(&typed.directory, &layout(&typed.directory)?)?
+    } else {
+        Vec::new()
+    };
     let project = read(&typed.directory)?;
     let advice = if typed.strict { repair::advice(&project) } else { Vec::new() };
     let is_valid = project.mistakes.is_empty() && advice.is_empty();
@@ -202,10 +206,11 @@ fn read_with(
     access: Access,
     lists: Option<Map<String, Value>>,
 ) -> Result<Project, CliError> {
+    let layout = layout(directory)?;
     let opened = ProjectDirectory::open(directory).map(|opened| match access {
-        Access::ReadOnly => opened,
+        Access::ReadOnly => opened.laid_out(layout),
         Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
-            opened.written_by_scripts()
+            opened.laid_out(layout).written_by_scripts()
         }
     });
     opened.and_then(|opened| opened.read(lists)).map_err(|error| {
@@ -242,13 +247,12 @@ pub(in crate::commands) fn with_hooks(
     let mut settings = settings(keys)?;
     settings.has_hooks |= has_hooks;
     let directory = Path::new(directory);
-    check_folders(directory, |name| std::env::var(name).ok())?;
     let mut project = read_with(directory, access, None)?;
     let mut lists = None;
     let at_start = |hook: &&&str| [REGISTER, ENV].contains(hook);
     let to_run: Vec<&str> = project.hooks.iter().filter(at_start).copied().collect();
     if settings.has_hooks && !to_run.is_empty() {
-        let results = hooks::run(directory, &to_run, config)?;
+        let results = hooks::run(directory, &to_run, &project.layout, config)?;
         lists = results.register;
         project = read_with(directory, access, lists.clone())?;
         // Variables of the operator override those of the project.
@@ -280,37 +284,14 @@ pub(in crate::commands) fn with_hooks(
     Ok(ServedProject { project, lists })
 }
 
-/// Variables that name other folders of a project in the framework, each with the usual name of its folder.
-const FOLDERS: [(&str, &str); 6] = [
-    ("MCPBASH_TOOLS_DIR", "tools"),
-    ("MCPBASH_RESOURCES_DIR", "resources"),
-    ("MCPBASH_PROMPTS_DIR", "prompts"),
-    ("MCPBASH_SERVER_DIR", "server.d"),
-    ("MCPBASH_PROVIDERS_DIR", "providers"),
-    ("MCPBASH_UI_DIR", "ui"),
-];
-
-/// Checks that no variable names another folder: cells have one directory of the project, in which files are hidden from
-/// scripts by the usual names.
+/// Reads which folders a project has, from the framework's variables.
 ///
 /// # Errors
-/// A variable that names another folder: the operator means other tools than would be served.
-fn check_folders(directory: &Path, get: impl Fn(&str) -> Option<String>) -> Result<(), CliError> {
-    for (name, folder) in FOLDERS {
-        let Some(value) = get(name).filter(|value| !value.is_empty()) else { continue };
-        let resolved =
-            |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
-        let usual = resolved(&directory.join(folder));
-        let mut paths = [directory.join(&value), PathBuf::from(&value)].into_iter();
-        let is_usual =
-            paths.any(|path| resolved(&path).is_some_and(|path| usual.as_ref() == Some(&path)));
-        if !is_usual {
-            let message = format!("{name}: the folder is {folder}/ of the project, and no other");
-            return Err(CliError::new(message)
-                .with_hint(format!("rename `{}` to {folder}, or unset {name}", plain(&value))));
-        }
-    }
-    Ok(())
+/// A variable that names a folder outside of the project: the operator means other tools than would be served.
+pub(in crate::commands) fn layout(directory: &Path) -> Result<ProjectLayout, CliError> {
+    ProjectLayout::from_variables(directory, |name| std::env::var(name).ok()).map_err(|error| {
+        CliError::new(plain(&error.to_string())).with_hint(format!("unset {}", error.name))
+    })
 }
 
 /// Reads the operator's settings of projects: variables of the framework override the server's file.
@@ -406,27 +387,4 @@ fn text(project: &Project) -> String {
     let mistakes =
         project.mistakes.iter().map(|mistake| format!("{}\n", plain(&mistake.to_string())));
     rows.text() + &mistakes.collect::<String>()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_variable_that_names_another_folder_is_refused() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let tools = directory.path().join("tools");
-        std::fs::create_dir(&tools).expect("made");
-        let check = |value: &str| {
-            let get = |name: &str| (name == "MCPBASH_TOOLS_DIR").then(|| value.to_owned());
-            check_folders(directory.path(), get).map_err(|error| error.message)
-        };
-        for usual in ["", "tools", "./tools", &tools.display().to_string()] {
-            assert_eq!(check(usual), Ok(()), "{usual}");
-        }
-        for other in ["other", "/", &directory.path().join("others").display().to_string()] {
-            let message = check(other).expect_err(other);
-            assert!(message.starts_with("MCPBASH_TOOLS_DIR: the folder is tools/"), "{message}");
-        }
-    }
 }

@@ -6,11 +6,8 @@ use std::path::Path;
 
 use crate::commands::error::CliError;
 use model::outcome::in_words;
-use projects::Project;
+use projects::{Project, ProjectLayout};
 
-/// Folders whose files a project uses.
-const FOLDERS: [&str; 8] =
-    ["tools", "resources", "prompts", "completions", "providers", "server.d", "lib", "ui"];
 /// Mode bits with which group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 /// Mode bits with which every user may run a file.
@@ -20,9 +17,10 @@ const MAX_DEPTH: usize = 16;
 
 /// Returns advice that a strict check counts as mistakes.
 pub(super) fn advice(project: &Project) -> Vec<String> {
+    let ProjectLayout { tools, resources, prompts, .. } = &project.layout;
     let mut advice = Vec::new();
     for tool in &project.tools {
-        let file = format!("tools/{}", tool.path);
+        let file = format!("{tools}/{}", tool.path);
         if tool.description.is_empty() {
             advice.push(format!("{file}: tool `{}` has no description", tool.name));
         }
@@ -33,10 +31,10 @@ pub(super) fn advice(project: &Project) -> Vec<String> {
             advice.push(format!("{file}: `progressExtendsTimeout` without `maxTimeoutSecs`"));
         }
     }
-    let prompts = project.prompts.iter().filter(|prompt| prompt.description.is_empty());
-    advice.extend(prompts.map(|prompt| format!("prompts/{}: no description", prompt.path)));
-    let resources = project.resources.iter().filter(|resource| resource.description.is_empty());
-    advice.extend(resources.map(|resource| format!("resources/{}: no description", resource.path)));
+    let bare = project.prompts.iter().filter(|prompt| prompt.description.is_empty());
+    advice.extend(bare.map(|prompt| format!("{prompts}/{}: no description", prompt.path)));
+    let bare = project.resources.iter().filter(|resource| resource.description.is_empty());
+    advice.extend(bare.map(|resource| format!("{resources}/{}: no description", resource.path)));
     advice
 }
 
@@ -44,15 +42,18 @@ pub(super) fn advice(project: &Project) -> Vec<String> {
 ///
 /// # Errors
 /// A file whose mode cannot be changed.
-pub(super) fn fix_modes(directory: &Path) -> Result<Vec<String>, CliError> {
+pub(super) fn fix_modes(directory: &Path, layout: &ProjectLayout) -> Result<Vec<String>, CliError> {
     let mut changed = Vec::new();
-    for folder in FOLDERS {
-        walk(directory, Path::new(folder), 0, &mut changed)?;
+    let mut folders = layout.kept();
+    folders.push(&layout.resources);
+    for folder in folders {
+        walk(layout, directory, Path::new(folder), 0, &mut changed)?;
     }
     Ok(changed)
 }
 
 fn walk(
+    layout: &ProjectLayout,
     root: &Path,
     below: &Path,
     depth: usize,
@@ -67,7 +68,7 @@ fn walk(
     let mode = metadata.permissions().mode();
     let mut wanted = mode & !OTHERS_WRITE;
     if metadata.is_file()
-        && is_program(below)
+        && is_program(layout, below)
         && fs::read(&path).is_ok_and(|text| text.starts_with(b"#!"))
     {
         wanted |= ALL_EXECUTE;
@@ -80,14 +81,14 @@ fn walk(
     if metadata.is_dir() && depth < MAX_DEPTH {
         for entry in fs::read_dir(&path).map_err(|error| failed(&error))? {
             let entry = entry.map_err(|error| failed(&error))?;
-            walk(root, &below.join(entry.file_name()), depth + 1, changed)?;
+            walk(layout, root, &below.join(entry.file_name()), depth + 1, changed)?;
         }
     }
     Ok(())
 }
 
 /// Returns true for scripts that are run by themselves.
-fn is_program(below: &Path) -> bool {
+fn is_program(layout: &ProjectLayout, below: &Path) -> bool {
     let is_script = below.extension().is_some_and(|kind| kind == "sh" || kind == "bash");
-    is_script && !below.starts_with("lib") && !below.starts_with("server.d")
+    is_script && !below.starts_with("lib") && !below.starts_with(&layout.server)
 }

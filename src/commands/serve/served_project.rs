@@ -17,7 +17,7 @@ use mcp::projects::CurrentProject;
 use model::job::{Access, ProfileName};
 use model::outcome::in_words;
 use projects::watcher::WatcherSpec;
-use projects::{KEPT, ProjectDirectory, ProjectSettings};
+use projects::{ProjectDirectory, ProjectSettings};
 
 /// Reads the project that is to be served, and says on standard error what of it is not.
 ///
@@ -96,6 +96,7 @@ pub(super) fn offered(
     let (directory, access) = granted_as(asked);
     let opened = ProjectDirectory::open(Path::new(directory))
         .map_err(|error| CliError::new(format!("project {directory}: {error}")))?;
+    let opened = opened.laid_out(project.layout.clone());
     let directory = match access {
         Access::ReadOnly => opened,
         Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
@@ -157,7 +158,9 @@ pub(in crate::commands) fn kept(asked: &str) -> Result<Vec<MountRequest>, CliErr
         .map_err(|error| CliError::new(format!("--project: {}", in_words(&error))))?;
     // A named path may be a link, but nothing below it.
     let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-    for name in KEPT.into_iter().filter(|name| !is_folder(&directory.join(name))) {
+    let layout = commands::project::layout(&directory)?;
+    let kept = layout.kept();
+    for name in kept.iter().filter(|name| !is_folder(&directory.join(name))) {
         make_kept(&directory, name).map_err(|error| {
             let why = format!("--project: {name} cannot be made: {}", in_words(&error));
             CliError::new(why).with_hint(format!(
@@ -170,5 +173,5 @@ pub(in crate::commands) fn kept(asked: &str) -> Result<Vec<MountRequest>, CliErr
         cell: Path::new(WORKSPACE).join(name),
         access: Access::ReadOnly,
     };
-    Ok(KEPT.iter().map(request).collect())
+    Ok(kept.iter().map(request).collect())
 }

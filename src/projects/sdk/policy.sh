@@ -8,7 +8,7 @@ decides() (
     mcp_tools_policy_init() { :; }
     # The server has asked its own list before; a policy.sh without this function has nothing to add.
     mcp_tools_policy_check() { :; }
-    source "$MCPBASH_PROJECT_ROOT/server.d/policy.sh"
+    source "$MCPBASH_SERVER_DIR/policy.sh"
     # The kernel takes no longer variable than 128 KiB.
     [[ -n ${MCP_TOOL_METADATA_JSON:-} ]] || mcp_fail -32602 "Tool '$MCP_TOOL_NAME' blocked by policy: its description is too long to be judged"
     status=0

@@ -24,19 +24,19 @@ mcp_health_check_env() {
     [[ $found == there ]]
 }
 cd /workspace || exit 125
-export MCPBASH_PROJECT_ROOT=/workspace MCPBASH_TOOLS_DIR=/workspace/tools MCPBASH_RESOURCES_DIR=/workspace/resources
-export MCPBASH_PROMPTS_DIR=/workspace/prompts MCPBASH_SERVER_DIR=/workspace/server.d MCPBASH_JSON_TOOL=jq
+export MCPBASH_PROJECT_ROOT=/workspace MCPBASH_TOOLS_DIR=/workspace/$TOOLS MCPBASH_RESOURCES_DIR=/workspace/$RESOURCES
+export MCPBASH_PROMPTS_DIR=/workspace/$PROMPTS MCPBASH_SERVER_DIR=/workspace/$SERVER MCPBASH_JSON_TOOL=jq
 runs() (
     set -euo pipefail
     before=$(env | sort)
-    [[ $ENV_HOOK == no ]] || source server.d/env.sh </dev/null >&2
+    [[ $ENV_HOOK == no ]] || source "$MCPBASH_SERVER_DIR"/env.sh </dev/null >&2
     while IFS= read -r -d '' one; do
         [[ ${one%%=*} == _ || ${one%%=*} == SHLVL ]] || grep -qxF -- "${one%%$'\n'*}" <<<"$before" || printf 'env\0%s\0' "$one" >>"$out"
     done < <(env -0)
-    [[ $REGISTER == no ]] || source server.d/register.sh </dev/null >"$said"
+    [[ $REGISTER == no ]] || source "$MCPBASH_SERVER_DIR"/register.sh </dev/null >"$said"
     if [[ $HEALTH != no ]]; then
         set +e
-        source server.d/health-checks.sh </dev/null >&2
+        source "$MCPBASH_SERVER_DIR"/health-checks.sh </dev/null >&2
     fi
     printf 'done\0\0' >>"$out"
 )

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 
 use sha2::{Digest, Sha256};
 
-use super::watches::parents;
 use crate::ProjectDirectory;
+use crate::tree::parents;
 
 /// Size in bytes up to which the content is compared; of a larger file the times are.
 const MAX_COMPARED_BYTES: u64 = 1 << 20;

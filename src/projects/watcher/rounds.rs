@@ -32,9 +32,6 @@ const MIN_EVENT_INTERVAL: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum size of an order in bytes.
 const MAX_ORDER_BYTES: usize = 8 << 20;
-/// Folder in which a faulty file invalidates all lists: `register.json`, and hooks that cannot be
-/// used.
-const POLICY_FOLDER: &str = "server.d";
 
 /// How changes are noticed.
 #[derive(Debug)]
@@ -179,9 +176,10 @@ impl Rounds {
     /// Returns what may have changed, and true if that was not notified.
     fn seen(&self, is_due: bool) -> (Touched, bool) {
         match &self.notices {
-            Notices::Queue(queue) => {
-                (self.watches.take(queue, |path| leads(&self.files, path)), false)
-            }
+            Notices::Queue(queue) => (
+                self.watches.take(queue, self.directory.layout(), |path| leads(&self.files, path)),
+                false,
+            ),
             Notices::None(_) if is_due => (Touched::ALL, true),
             Notices::None(_) => (Touched::default(), true),
         }
@@ -318,7 +316,11 @@ impl Rounds {
             Err(error) => {
                 let reason = error.to_string();
                 let report = match &error {
-                    ProjectError::Mistake(mistake) if mistake.file.starts_with(POLICY_FOLDER) => {
+                    // A faulty file in this folder invalidates all lists: `register.json`, and
+                    // hooks that cannot be used.
+                    ProjectError::Mistake(mistake)
+                        if mistake.file.starts_with(&self.directory.layout().server) =>
+                    {
                         WatchReport::Broken(reason)
                     }
                     // Other users could replace the scripts that were read.

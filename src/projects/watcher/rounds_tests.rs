@@ -221,14 +221,20 @@ fn events_that_were_lost_are_as_a_change_of_everything() {
     watches.lay(&queue, &directory, [&file].into_iter()).expect("laid");
     let is_file = |path: &str| path == file;
     let none = Touched::default();
-    assert_eq!(watches.take(&queue, is_file), none);
+    assert_eq!(watches.take(&queue, directory.layout(), is_file), none);
     // Neither in the lists nor the file; fewer events than the kernel keeps.
     put(&project_dir, "data/other", "");
-    assert_eq!(watches.take(&queue, is_file), none);
+    assert_eq!(watches.take(&queue, directory.layout(), is_file), none);
     put(&project_dir, "data/f", "");
-    assert_eq!(watches.take(&queue, is_file), Touched { lists: false, files: true });
+    assert_eq!(
+        watches.take(&queue, directory.layout(), is_file),
+        Touched { lists: false, files: true }
+    );
     put(&project_dir, "tools/a/b.sh", "");
-    assert_eq!(watches.take(&queue, is_file), Touched { lists: true, files: false });
+    assert_eq!(
+        watches.take(&queue, directory.layout(), is_file),
+        Touched { lists: true, files: false }
+    );
     let kept = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").expect("a limit");
     let kept: usize = kept.trim().parse().expect("a number");
     // Different names, so that the kernel does not merge the events.
@@ -238,13 +244,13 @@ fn events_that_were_lost_are_as_a_change_of_everything() {
         fs::create_dir(&one).expect("made");
         fs::rename(&one, &other).expect("renamed");
     }
-    assert_eq!(watches.take(&queue, is_file), Touched::ALL);
-    while watches.take(&queue, is_file).is_any() {}
+    assert_eq!(watches.take(&queue, directory.layout(), is_file), Touched::ALL);
+    while watches.take(&queue, directory.layout(), is_file).is_any() {}
     // A folder that was moved out of the project is no longer watched.
     fs::rename(project_dir.path().join("tools/a"), project_dir.path().join("data/a"))
         .expect("moved");
-    assert_eq!(watches.take(&queue, is_file), Touched::ALL);
+    assert_eq!(watches.take(&queue, directory.layout(), is_file), Touched::ALL);
     watches.lay(&queue, &directory, [&file].into_iter()).expect("laid");
     put(&project_dir, "data/a/c.sh", "");
-    assert_eq!(watches.take(&queue, is_file), none);
+    assert_eq!(watches.take(&queue, directory.layout(), is_file), none);
 }

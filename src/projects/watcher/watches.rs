@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::inotify::{ReadFlags, Reader, WatchFlags, add_watch, remove_watch};
 use rustix::io::Errno;
 
-use crate::ProjectDirectory;
+use crate::tree::parents;
+use crate::{ProjectDirectory, ProjectLayout};
 
 /// Maximum number of watched folders.
 const MAX_FOLDERS: usize = 8192;
@@ -124,7 +125,12 @@ impl Watches {
     }
 
     /// Reads the queued events.
-    pub(crate) fn take(&self, queue: &OwnedFd, is_file: impl Fn(&str) -> bool) -> Touched {
+    pub(crate) fn take(
+        &self,
+        queue: &OwnedFd,
+        layout: &ProjectLayout,
+        is_file: impl Fn(&str) -> bool,
+    ) -> Touched {
         let mut buffer = [const { MaybeUninit::<u8>::uninit() }; BUFFER_BYTES];
         let mut reader = Reader::new(queue, &mut buffer);
         let mut touched = Touched::default();
@@ -141,19 +147,25 @@ impl Watches {
                 continue;
             }
             let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
-            touched = touched.or(self.touched(event.wd(), name.as_deref(), &is_file));
+            touched = touched.or(self.touched(event.wd(), name.as_deref(), layout, &is_file));
         }
         // More events keep coming: treated like lost events.
         Touched::ALL
     }
 
     /// Returns the parts of the project that an event affects.
-    fn touched(&self, number: i32, name: Option<&str>, is_file: impl Fn(&str) -> bool) -> Touched {
+    fn touched(
+        &self,
+        number: i32,
+        name: Option<&str>,
+        layout: &ProjectLayout,
+        is_file: impl Fn(&str) -> bool,
+    ) -> Touched {
         // The watch has been removed already.
         let Some(folder) = self.folders.get(&number) else { return Touched::default() };
         let Some(name) = name else { return Touched::ALL };
         if folder.path == "." {
-            return Touched { lists: ProjectDirectory::is_listed(name), files: is_file(name) };
+            return Touched { lists: layout.is_listed(name), files: is_file(name) };
         }
         let path = format!("{}/{name}", folder.path);
         Touched { lists: folder.is_listed, files: is_file(&path) }
@@ -185,9 +197,4 @@ fn watch_here(queue: &OwnedFd) -> Result<i32, Errno> {
         | WatchFlags::MOVE_SELF;
     let how = WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW | WatchFlags::EXCL_UNLINK;
     add_watch(queue, ".", changes | how)
-}
-
-/// Returns the folders on the way to a file, without the project's directory.
-pub(crate) fn parents(file: &str) -> impl Iterator<Item = &str> {
-    file.match_indices('/').filter_map(|(at, _)| file.get(..at))
 }

@@ -9,6 +9,7 @@ mod dialect;
 mod examples;
 mod hooks;
 mod hostile;
+mod layout;
 mod lists;
 mod live;
 mod over_http;
