@@ -27,7 +27,8 @@ pub const CLAIMS: &[Claim] = &[
 ];
 
 /// Makes the host's `/etc` with the files of the tests, and dpkg's database of them. `list` adds a
-/// file to the database as it is.
+/// file to dpkg's database as it is, `hand` to that of ucf, and `ship` to the files that a package
+/// has in `/usr`.
 const HOST: &str = r#"set -e
 mount -t tmpfs none /mnt
 cp -a /etc /mnt/etc
@@ -40,6 +41,9 @@ mount --bind /mnt/ucf /var/lib/ucf
 cd /etc/cofferdam-test
 printf 'Package: test\nStatus: install ok installed\nConffiles:\n' > /var/lib/dpkg/status
 list() { printf ' /etc/cofferdam-test/%s %s%s\n' "$1" "$(md5sum < "$1" | cut -d' ' -f1)" "$2" >> /var/lib/dpkg/status; }
+mkdir /var/lib/dpkg/info; touch /var/lib/ucf/hashfile /var/lib/ucf/registry; chmod -R a+rX /var/lib/dpkg
+hand() { md5sum "/etc/cofferdam-test/$1" >> /var/lib/ucf/hashfile; printf 'handing \t /etc/cofferdam-test/%s\n' "$1" >> /var/lib/ucf/registry; }
+ship() { printf '%s  usr/share/handing/%s\n' "$(md5sum < "$1" | cut -d' ' -f1)" "$1" >> /var/lib/dpkg/info/handing.md5sums; }
 "#;
 
 /// Files of each kind; those with the word `canary` must not be in a cell.
@@ -51,7 +55,11 @@ printf '#!/bin/sh\necho program\n' > program; chmod 755 program; list program
 echo shipped > obsolete; list obsolete ' obsolete'
 echo shipped > changed; list changed; echo canary >> changed
 echo canary > own
-echo canary > generated; md5sum /etc/cofferdam-test/generated > /var/lib/ucf/hashfile
+echo handed > handed; hand handed; ship handed
+echo canary > generated; hand generated
+echo edited > edited; hand edited; ship edited; echo canary >> edited
+echo unhanded canary > unhanded; ship unhanded
+echo hidden canary > hidden; hand hidden; ship hidden; chmod 640 hidden
 echo canary > group; list group; chmod 640 group
 echo canary > owner; list owner; chmod 604 owner
 echo canary > closed/same; list closed/same; chmod 750 closed
@@ -63,7 +71,7 @@ ln -s /etc/cofferdam-test/link chain
 ln -s ../ssl/certs up
 ln -s /usr/bin/env link-env
 ln -s ../../usr link-usr
-mkdir plain; chmod 755 plain; ln -s ../same plain/link
+mkdir -p plain/deep; chmod 755 plain plain/deep; ln -s ../same plain/link; ln -s ../../same plain/deep/link
 ln -s changed link-changed
 ln -s /etc/shadow link-shadow
 ln -s open link-directory
@@ -80,12 +88,12 @@ fn on_host(caller: &Caller, files: &str, script: &str, switch: &str) -> Result<F
 }
 
 const LOOK: &str = "cd /etc/cofferdam-test && find . -type f | sort; find . -type l | sort; \
-    cat same open/same empty obsolete; ./program; stat -c %a same program open; \
+    cat same open/same empty obsolete handed; ./program; stat -c %a same program open; \
     timeout 10 cat replaced; cat linked mounted; ls -a closed; grep -r canary /etc; :";
 
-const SHOWN: &str = "./empty\n./obsolete\n./open/same\n./program\n./same\n\
-    ./chain\n./link\n./link-directory\n./up\n\
-    shipped\nshipped\nshipped\nprogram\n644\n755\n755\n";
+const SHOWN: &str = "./empty\n./handed\n./obsolete\n./open/same\n./program\n./same\n\
+    ./chain\n./link\n./link-directory\n./plain/link\n./up\n\
+    shipped\nshipped\nshipped\nhanded\nprogram\n644\n755\n755\n";
 
 fn shipped_only(caller: &Caller) -> Check {
     let output = on_host(caller, FILES, LOOK, "")?;
@@ -96,7 +104,7 @@ fn shipped_only(caller: &Caller) -> Check {
     let line = format!("{HOST}{FILES}\ngrep -rl canary /etc/cofferdam-test 2>/dev/null | wc -l");
     let mut command = caller.outside("unshare");
     command.args(["--mount", "bash", "-c", &line]);
-    equal("canaries outside", Finished::run(command, patience())?.trimmed(), "7")
+    equal("canaries outside", Finished::run(command, patience())?.trimmed(), "10")
 }
 
 /// Changes to a user who belongs to a group that may read one of the files.
@@ -185,6 +193,7 @@ for d, _, names in os.walk('/etc'):
     let made_up =
         ["passwd", "group", "nsswitch.conf", "hosts", "resolv.conf", "hostname", "machine-id"];
     let rows = [
+        "R/Renviron",
         "alternatives",
         "fonts",
         "java-17-openjdk/security",
@@ -209,12 +218,26 @@ for d, _, names in os.walk('/etc'):
         if made_up.iter().chain(&rows).any(|name| below.starts_with(name)) {
             continue;
         }
-        let is_shipped = database.contains(&format!(" {path} {digest}"));
+        let is_shipped =
+            database.contains(&format!(" {path} {digest}")) || is_in_a_package(digest)?;
         holds("shipped by a package", path, is_shipped)?;
         shipped += 1;
     }
     // The control, where there is dpkg: not all systems have it.
     holds("some are", shipped, shipped > 20 || database.is_empty())
+}
+
+/// Returns true if dpkg lists the digest for a file in `/usr`.
+fn is_in_a_package(digest: &str) -> Result<bool, Failed> {
+    for entry in std::fs::read_dir("/var/lib/dpkg/info")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "md5sums")
+            && std::fs::read_to_string(path)?.lines().any(|line| line.starts_with(digest))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Ids are not the host's, and processors are those of the cell.
@@ -270,6 +293,18 @@ fn programs(caller: &Caller) -> Check {
         ("mvn", "mvn -v | grep -c 'Apache Maven'"),
         ("aspell", "echo helo | aspell -a | cut -c1-15"),
         ("nproc", "nproc --all"),
+        // Their configuration is handed to ucf.
+        ("php", "php -m; php -r 'echo ini_get(\"memory_limit\");'"),
+        ("Rscript", "Rscript -e 'cat(median(c(1, 2, 6)))' 2>&1"),
+        (
+            "python3",
+            "/usr/bin/python3 -c 'import matplotlib; print(matplotlib.__version__)' 2>&1 | tail -1",
+        ),
+        ("lscpu", "lscpu | grep -c Architecture"),
+        (
+            "pdflatex",
+            r"pdflatex -output-directory /tmp -interaction batchmode '\documentclass{article}\begin{document}x\end{document}' | tail -1",
+        ),
     ] {
         let is_there = caller.bash_outside(&format!("command -v {program}"))?.code == 0;
         if !is_there {

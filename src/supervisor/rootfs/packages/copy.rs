@@ -169,12 +169,12 @@ impl<'a> Copier<'a> {
         entries
     }
 
-    /// Returns true for links, files of packages, and directories that have such files below them,
-    /// unless cells have the path already.
+    /// Returns true for links, files of packages, and directories that have such files below them or
+    /// next to them, unless cells have the path already.
     fn may_be_copied(&self, path: &Path, kind: FileType) -> bool {
         let is_listed = match kind {
             FileType::RegularFile => !self.digests.of(path).is_empty(),
-            FileType::Directory => self.digests.are_below(path),
+            FileType::Directory => self.digests.are_below(path) || self.may_have_links(path),
             FileType::Symlink => true,
             FileType::Fifo
             | FileType::Socket
@@ -183,6 +183,12 @@ impl<'a> Copier<'a> {
             | FileType::Unknown => false,
         };
         is_listed && !self.shown.contains(path)
+    }
+
+    /// Returns true for a directory in one of `/etc` that has files of packages: it may have nothing
+    /// but links to them, as `conf.d` of PHP has.
+    fn may_have_links(&self, path: &Path) -> bool {
+        path.parent().is_some_and(|above| above != "/etc" && self.digests.are_below(above))
     }
 
     /// Copies a file if its bytes are those of a package.

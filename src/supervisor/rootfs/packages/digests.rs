@@ -1,4 +1,4 @@
-//! The digests of configuration files in dpkg's database.
+//! The digests with which packages shipped configuration files, from dpkg's database.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -54,6 +54,12 @@ pub(super) struct Digests {
 }
 
 impl Digests {
+    /// Adds entries of another database.
+    pub(super) fn extend(&mut self, entries: Vec<(Vec<u8>, Digest)>) {
+        self.entries.extend(entries);
+        self.entries.sort_unstable();
+    }
+
     /// Returns the entries of a file: the digests with which packages shipped it.
     pub(super) fn of(&self, path: &Path) -> &[(Vec<u8>, Digest)] {
         let path = path.as_os_str().as_bytes();
@@ -85,20 +91,21 @@ pub(super) fn read(dpkg: &File) -> Result<Digests, Errno> {
 
 fn parse(status: &[u8]) -> Digests {
     let mut entries: Vec<_> = conffiles(status)
-        .filter(|(path, _)| path.starts_with(b"/etc/") && !is_left_out(path))
+        .filter(|(path, _)| is_wanted(path))
         .map(|(path, digest)| (path.to_owned(), digest))
         .collect();
     entries.sort_unstable();
     Digests { entries }
 }
 
-/// Returns true for a path of `LEFT_OUT`, or below one.
-fn is_left_out(path: &[u8]) -> bool {
-    LEFT_OUT.iter().any(|left_out| Path::new(OsStr::from_bytes(path)).starts_with(left_out))
+/// Returns true for a path below `/etc` that is neither in `LEFT_OUT` nor below a path of it.
+pub(super) fn is_wanted(path: &[u8]) -> bool {
+    path.starts_with(b"/etc/")
+        && !LEFT_OUT.iter().any(|left_out| Path::new(OsStr::from_bytes(path)).starts_with(left_out))
 }
 
 /// Reads a file from its beginning, whatever its position is: other processes have it open too.
-fn content(file: &File) -> Result<Vec<u8>, Errno> {
+pub(super) fn content(file: &File) -> Result<Vec<u8>, Errno> {
     let length = file.metadata().map_err(|error| errno_of(&error))?.len();
     if length > MAX_DATABASE {
         return Err(Errno::EFBIG);
@@ -135,7 +142,7 @@ fn conffile(entry: &[u8]) -> Option<(&[u8], Digest)> {
 }
 
 /// Parses the 32 digits of a digest.
-fn digest(word: &[u8]) -> Option<Digest> {
+pub(super) fn digest(word: &[u8]) -> Option<Digest> {
     if word.len() != 32 || !word.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }

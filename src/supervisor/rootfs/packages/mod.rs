@@ -5,17 +5,18 @@
 //! copied, whatever its mode is. A file is read once: these bytes are hashed, and the same bytes are
 //! written. It is never mounted, so that a later change on the host does not reach a cell.
 //!
-//! ucf's database is not used. Its digests are of files that packages' scripts hand to it, and they
-//! generate some of them from the administrator's answers, with passwords.
+//! A file that a package's script handed to ucf is copied if it is as it was handed over, and a
+//! package has the same bytes in `/usr` (`ucf`).
 //!
 //! The digests are MD5. Someone who wants a secret to be taken for a shipped file must find a
 //! second file with the digest of a given one, which is not possible for MD5 either. A package can
 //! ship one of two files with the same digest, but its author has written both.
 //!
-//! `digests` reads the database, and `copy` walks through `/etc`.
+//! `digests` reads dpkg's database, `ucf` that of ucf, and `copy` walks through `/etc`.
 
 mod copy;
 mod digests;
+mod ucf;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +28,7 @@ use super::detached::read_only;
 use cell::c_path;
 use cell::late_files::Extent;
 use sys::mount::open_resolved;
+use ucf::Ucf;
 
 /// The database of dpkg, with the digests of configuration files.
 const DPKG: &str = "/var/lib/dpkg/status";
@@ -34,7 +36,7 @@ const DPKG: &str = "/var/lib/dpkg/status";
 /// Maximum memory of the copies in a template, in KiB: a file takes whole pages.
 pub(crate) const MAX_KILOBYTES: u32 = (8 << 10) + 4 * 4_000;
 
-/// The host's `/etc` and the database of its packages.
+/// The host's `/etc` and the databases of its packages.
 ///
 /// The supervisor cannot reach any other file of the host through these descriptors.
 #[derive(Debug)]
@@ -42,16 +44,17 @@ pub(crate) struct PackageFiles {
     /// A detached, read-only mount of `/etc`.
     etc: OwnedFd,
     dpkg: File,
+    ucf: Option<Ucf>,
 }
 
 impl PackageFiles {
-    /// Opens `/etc` and the database while the host's mounts are visible. Returns `None` on a host
+    /// Opens `/etc` and the databases while the host's mounts are visible. Returns `None` on a host
     /// without dpkg.
     pub(crate) fn hold() -> Option<Self> {
         let dpkg = File::open(DPKG).ok()?;
         let held = c_path(Path::new("/etc")).and_then(|etc| open_resolved(&etc));
         match held.and_then(|held| read_only(&held)) {
-            Ok(etc) => Some(Self { etc, dpkg }),
+            Ok(etc) => Some(Self { etc, dpkg, ucf: Ucf::hold() }),
             Err(errno) => {
                 tracing::warn!(%errno, "/etc cannot be held: cells have no files of packages in it");
                 None
@@ -61,7 +64,8 @@ impl PackageFiles {
 
     /// Returns the descriptors that [`Self::copy`] needs.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.etc.as_fd(), self.dpkg.as_fd()].into_iter()
+        let of_ucf = self.ucf.iter().flat_map(Ucf::descriptors);
+        [self.etc.as_fd(), self.dpkg.as_fd()].into_iter().chain(of_ucf)
     }
 
     /// Copies the unchanged files into `/etc` below `root`, except for the paths `shown`, which a
@@ -69,9 +73,12 @@ impl PackageFiles {
     /// `/etc`, are copied too.
     ///
     /// # Errors
-    /// The errno of reading the database or of writing a file.
+    /// The errno of reading a database or of writing a file.
     pub(crate) fn copy(&self, root: &OwnedFd, shown: &[PathBuf]) -> Result<Extent, Errno> {
-        let digests = digests::read(&self.dpkg)?;
+        let mut digests = digests::read(&self.dpkg)?;
+        if let Some(ucf) = &self.ucf {
+            digests.extend(ucf.entries()?);
+        }
         copy::Copier::new(root, shown, &digests)?.copy(&self.etc)
     }
 }
