@@ -90,7 +90,7 @@ impl Judge {
         }
         let name = self.pins.names(to).first().cloned();
         let to = name.unwrap_or_else(|| to.to_string());
-        refused("no rule".to_owned(), Some(grant(&to, port)))
+        refused("no rule".to_owned(), Some(grant(&to, protocol, port)))
     }
 
     fn allowed(
@@ -153,7 +153,7 @@ impl Judge {
         let port = Some(443);
         Err(NetworkRefusal {
             reason: "no rule has this name".to_owned(),
-            grant: Some(grant(name, port)),
+            grant: Some(grant(name, Protocol::Tcp, port)),
         })
     }
 

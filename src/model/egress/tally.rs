@@ -141,32 +141,41 @@ pub enum ConnectionEnd {
     Limit,
 }
 
-/// Returns a rule that would allow a host or network on a port; `port` is `None` for ICMP.
-pub fn grant(to: &str, port: Option<u16>) -> String {
-    let (key, to) = match to.parse::<std::net::IpAddr>() {
-        Ok(_) => ("nets", to),
-        Err(_) => ("hosts", to),
+/// Returns a rule that would allow a host or network on a port of a protocol; `port` is `None` for
+/// ICMP.
+pub fn grant(to: &str, protocol: Protocol, port: Option<u16>) -> String {
+    let key = match to.parse::<std::net::IpAddr>() {
+        Ok(_) => "nets",
+        Err(_) => "hosts",
     };
-    match port {
-        Some(port) => format!("[[egress]] {key} = [\"{to}\"], ports = [{port}]"),
-        None => format!("[[egress]] {key} = [\"{to}\"], protocols = [\"icmp\"]"),
-    }
+    let ports = port.map(|port| format!(", ports = [{port}]")).unwrap_or_default();
+    let protocols = match protocol {
+        // The default of a rule.
+        Protocol::Tcp => "",
+        Protocol::Udp => ", protocols = [\"udp\"]",
+        Protocol::Icmp => ", protocols = [\"icmp\"]",
+    };
+    format!("[[egress]] {key} = [\"{to}\"]{ports}{protocols}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::grant;
+    use super::{Protocol, grant};
 
     #[test]
-    fn a_grant_names_a_host_or_an_address() {
-        assert_eq!(
-            grant("pypi.org", Some(443)),
-            "[[egress]] hosts = [\"pypi.org\"], ports = [443]"
-        );
-        assert_eq!(grant("10.0.0.1", Some(22)), "[[egress]] nets = [\"10.0.0.1\"], ports = [22]");
-        assert_eq!(
-            grant("fd12::1", None),
-            "[[egress]] nets = [\"fd12::1\"], protocols = [\"icmp\"]"
-        );
+    fn a_grant_names_a_host_or_an_address_and_a_protocol() {
+        for (to, protocol, port, expected) in [
+            ("pypi.org", Protocol::Tcp, Some(443), r#"hosts = ["pypi.org"], ports = [443]"#),
+            ("10.0.0.1", Protocol::Tcp, Some(22), r#"nets = ["10.0.0.1"], ports = [22]"#),
+            (
+                "9.9.9.9",
+                Protocol::Udp,
+                Some(123),
+                r#"nets = ["9.9.9.9"], ports = [123], protocols = ["udp"]"#,
+            ),
+            ("fd12::1", Protocol::Icmp, None, r#"nets = ["fd12::1"], protocols = ["icmp"]"#),
+        ] {
+            assert_eq!(grant(to, protocol, port), format!("[[egress]] {expected}"));
+        }
     }
 }

@@ -78,9 +78,10 @@ fn denial(denied: &Denied) -> String {
 /// Returns what the operator can grant: a word of `--egress` if there is one, and a rule of a profile.
 fn grant(denied: &Denied) -> Option<String> {
     let rule = denied.grant.as_ref()?;
-    // Other grants are keys of a rule that exists. A rule of `--egress` is for TCP, and so has ports.
-    let is_rule = rule.starts_with("[[egress]]") && rule.contains("ports = ");
-    let word = is_rule.then(|| word_for(&denied.to)).flatten();
+    // Other grants are keys of a rule that exists. A rule of `--egress` is for TCP.
+    let is_rule = rule.starts_with("[[egress]]");
+    let is_tcp = rule.contains("ports = ") && !rule.contains("protocols = ");
+    let word = (is_rule && is_tcp).then(|| word_for(&denied.to)).flatten();
     Some(match word {
         Some(word) => format!("--egress {word}, or {rule}"),
         None => rule.clone(),
@@ -249,6 +250,22 @@ mod tests {
         assert_eq!(lines(&tally()), expected);
         let lost = Tally { incomplete: true, ..Tally::default() };
         assert_eq!(lines(&lost), ["[network: 0 connections, 0 bytes in, 0 bytes out; incomplete]"]);
+    }
+
+    #[test]
+    fn a_word_of_egress_is_named_for_tcp_alone() {
+        let granted = |rule: &str| {
+            grant(&Denied {
+                to: "9.9.9.9:123".to_owned(),
+                why: "no rule".to_owned(),
+                count: 1,
+                grant: Some(rule.to_owned()),
+            })
+        };
+        let tcp = r#"[[egress]] nets = ["9.9.9.9"], ports = [123]"#;
+        assert_eq!(granted(tcp), Some(format!("--egress 9.9.9.9:123, or {tcp}")));
+        let udp = &format!("{tcp}, protocols = [\"udp\"]");
+        assert_eq!(granted(udp).as_ref(), Some(udp));
     }
 
     #[test]

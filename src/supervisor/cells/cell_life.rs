@@ -13,7 +13,7 @@ use cell::Shared;
 use cell::report::{
     self, Appended, FromInit, InitCounters, PayloadEnd, REPORT_BYTES, UnreachedHost,
 };
-use model::egress::{Denied, HostPattern, Tally, grant, never};
+use model::egress::{Denied, HostPattern, Protocol, Tally, grant, never};
 use model::job::{Limits, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure, FilesChanged, LimitKind, Outcome, PeakSource};
 use model::wire::Block;
@@ -242,8 +242,10 @@ impl CellLife {
         let denied = hosts.filter_map(|UnreachedHost { to, count }| {
             let grant = match to.parse::<SocketAddr>() {
                 Ok(to) if never::never(to.ip()).is_some() => return None,
-                Ok(to) => grant(&to.ip().to_string(), Some(to.port())),
-                Err(_) => grant(to.parse::<HostPattern>().ok()?.exact()?, Some(HTTPS)),
+                Ok(to) => grant(&to.ip().to_string(), Protocol::Tcp, Some(to.port())),
+                Err(_) => {
+                    grant(to.parse::<HostPattern>().ok()?.exact()?, Protocol::Tcp, Some(HTTPS))
+                }
             };
             let why = NO_NETWORK.to_owned();
             Some(Denied { to, why, count: count.into(), grant: Some(grant) })
