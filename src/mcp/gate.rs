@@ -192,16 +192,12 @@ enum Addition {
 
 impl Addition {
     fn to(request: &ClientRequest) -> Option<Self> {
-        match request {
-            ClientRequest::SubscribeRequest(request) => {
-                Some(Self::SubscriptionId(request.params.uri.clone()))
-            }
-            ClientRequest::GetPromptRequest(request) => {
-                let arguments = request.params.arguments.clone().unwrap_or_default();
-                Some(Self::Rendered(Value::Object(arguments)))
-            }
-            _ => None,
+        if let ClientRequest::SubscribeRequest(request) = request {
+            return Some(Self::SubscriptionId(request.params.uri.clone()));
         }
+        let ClientRequest::GetPromptRequest(request) = request else { return None };
+        let arguments = request.params.arguments.clone().unwrap_or_default();
+        Some(Self::Rendered(Value::Object(arguments)))
     }
 
     fn put_into(self, result: ServerResult) -> ServerResult {

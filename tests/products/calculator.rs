@@ -16,7 +16,7 @@ fn refusal(server: &mut Server, tool: &str, arguments: Value) -> String {
 }
 
 #[test]
-fn the_calculators_design_is_answered_in_its_own_words() {
+fn the_requests_of_the_calculators_design_have_its_answers() {
     let mut server = Server::start(&[]);
     // Its requests, and the fields and values of its answers.
     let script = "scale=10\na=5\nb=10\na*b+sqrt(a)";
@@ -47,7 +47,12 @@ fn the_calculators_design_is_answered_in_its_own_words() {
             assert_eq!(content.get(name).unwrap_or(&Value::Null), said, "{arguments}");
         }
     }
-    // Its errors: validation, bc, time.
+    assert_eq!(server.close(), Some(0));
+}
+
+#[test]
+fn the_calculators_design_has_its_errors_and_its_precision() {
+    let mut server = Server::start(&[]);
     let long = "1+".repeat(5000) + "1";
     for (tool, arguments, beginning) in [
         ("calculate", json!({"expression": "2/0"}), "BC error: Divide by zero"),
