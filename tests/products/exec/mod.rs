@@ -4,6 +4,7 @@
     reason = "a missing field of an answer fails the test either way"
 )]
 
+mod design;
 mod harmless;
 mod history;
 mod log;
