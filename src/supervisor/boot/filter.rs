@@ -17,7 +17,7 @@ use model::profile::condition::Verdict;
 use sys::bpf;
 
 /// The event loop: waiting, the link, pipes and memfds, clocks.
-const LOOP: [Sysno; 31] = [
+const LOOP: [Sysno; 32] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -48,6 +48,8 @@ const LOOP: [Sysno; 31] = [
     // Makes the guard page below the payloads' stack. Also needed if no profile is usable, to
     // report that.
     Sysno::mprotect,
+    // Unmaps the code of the start.
+    Sysno::madvise,
     Sysno::rt_sigreturn,
     Sysno::exit_group,
     Sysno::getrandom,

@@ -20,13 +20,18 @@ use crate::cells::running::CallEvent;
 use cell::slot::Slot;
 use model::outcome::{Ended, Failure, LimitKind, Outcome};
 use model::wire::{CallId, Request};
+use sys::memory;
 use sys::socket::Received;
 
+/// Time after which the code of the start is unmapped. The front end waits as long: unmapped at once, much of the code
+/// would be read again for a first call.
+const START_KEPT: Duration = Duration::from_secs(1);
 /// Frames of the gateway that are read in a row.
 const MAX_GATEWAY_FRAMES: usize = 64;
 
 /// Serves until the front end is gone; then every cell dies with this process.
 pub(crate) fn run(supervisor: &mut Supervisor) {
+    supervisor.forgets_start = Some(Instant::now() + START_KEPT);
     loop {
         match supervisor.turn() {
             Ok(ControlFlow::Continue(())) => {}
@@ -108,6 +113,7 @@ impl Supervisor {
             self.gateway.next_deadline(),
             self.front_end.outbox.retry(),
             self.next_refresh(),
+            self.forgets_start,
             self.supply.makers_of_files().filter_map(|(_, deadline)| deadline).min(),
         ];
         let Some(next) = calls.chain(others.into_iter().flatten()).min() else {
@@ -235,6 +241,11 @@ impl Supervisor {
 
     /// Does everything that is due.
     fn pass_deadlines(&mut self, now: Instant) {
+        if self.forgets_start.take_if(|due| *due <= now).is_some()
+            && let Err(errno) = memory::forget_code()
+        {
+            tracing::debug!(%errno, "the code of the start stays mapped");
+        }
         if self.next_refresh().is_some_and(|next| next <= now) {
             for overlays in &self.overlays {
                 // A failure leaves only names as they were.

@@ -60,6 +60,8 @@ pub(crate) struct Supervisor {
     /// Overlays of the keys of boot in which a program may wait for a file of the host.
     pub(super) overlays: Vec<Rc<Overlays>>,
     pub(super) caps: Caps,
+    /// When the code of the start is unmapped.
+    pub(super) forgets_start: Option<Instant>,
     /// Room for one frame, which is more than any report takes.
     pub(super) buffer: Vec<u8>,
 }
@@ -80,6 +82,7 @@ impl Supervisor {
             sessions: SessionTable::new(sessions, session_idle),
             overlays,
             caps,
+            forgets_start: None,
             buffer: Vec::with_capacity(FRAME_BYTES),
         })
     }
