@@ -56,7 +56,7 @@ const LOOP: [Sysno; 32] = [
 ];
 
 /// Making and ending cells.
-const CELLS: [Sysno; 10] = [
+const CELLS: [Sysno; 9] = [
     Sysno::clone3,
     Sysno::setns,
     // Translates pids through a pidfd in containers that mask parts of /proc.
@@ -66,10 +66,8 @@ const CELLS: [Sysno; 10] = [
     Sysno::prctl,
     Sysno::getpid,
     Sysno::futex,
-    // Makes output files that a program can reopen.
+    // Makes output files that a program can reopen, and copies of packages' files readable.
     Sysno::fchmod,
-    // Gives a copy of a package's file its name when it is whole.
-    Sysno::renameat2,
 ];
 
 /// The mailboxes and workspaces of sessions, which also need mount(2) and unshare(2) from the list

@@ -1,10 +1,7 @@
 //! The digests with which packages shipped configuration files, from dpkg's database.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use memchr::memmem;
 use nix::errno::Errno;
@@ -13,6 +10,9 @@ use cell::errno_of;
 
 /// Maximum bytes of the database; it has about one KiB for each package.
 const MAX_DATABASE: u64 = 64 << 20;
+/// Bytes of the database that are read at once: memory of this size is kept by the allocator, and
+/// its pages are touched once.
+const PIECE: usize = 64 << 10;
 
 /// Paths that only services of the host, its boot and its logins read. Without them a copy takes two
 /// thirds of the time.
@@ -61,16 +61,15 @@ impl Digests {
     }
 
     /// Returns the entries of a file: the digests with which packages shipped it.
-    pub(super) fn of(&self, path: &Path) -> &[(Vec<u8>, Digest)] {
-        let path = path.as_os_str().as_bytes();
+    pub(super) fn of(&self, path: &[u8]) -> &[(Vec<u8>, Digest)] {
         let rest = self.from(path);
         let end = rest.partition_point(|(listed, _)| listed.as_slice() == path);
         rest.get(..end).unwrap_or_default()
     }
 
     /// Returns true if there are digests of files in this directory or below it.
-    pub(super) fn are_below(&self, directory: &Path) -> bool {
-        let start = [directory.as_os_str().as_bytes(), b"/"].concat();
+    pub(super) fn are_below(&self, directory: &[u8]) -> bool {
+        let start = [directory, b"/"].concat();
         self.from(&start).first().is_some_and(|(path, _)| path.starts_with(&start))
     }
 
@@ -84,24 +83,64 @@ impl Digests {
 /// Reads the database.
 ///
 /// # Errors
-/// The errno of read(2); EFBIG: the database is too large.
+/// The errno of pread(2); EFBIG: the database is too large.
 pub(super) fn read(dpkg: &File) -> Result<Digests, Errno> {
-    Ok(parse(&content(dpkg)?))
+    read_in_pieces(dpkg, PIECE)
 }
 
-fn parse(status: &[u8]) -> Digests {
-    let mut entries: Vec<_> = conffiles(status)
+/// Reads the database piece by piece, and keeps only the entries. Reads from its beginning, whatever
+/// the file's position is: other processes have it open too.
+fn read_in_pieces(dpkg: &File, piece: usize) -> Result<Digests, Errno> {
+    let mut entries = Vec::new();
+    // The part of a package whose end is not read yet, and room for the next piece.
+    let mut bytes = vec![0; piece];
+    let mut filled = 0;
+    let mut position = 0;
+    loop {
+        if bytes.len() == filled {
+            bytes.resize(filled + piece, 0);
+        }
+        let room = bytes.get_mut(filled..).unwrap_or_default();
+        let read = match dpkg.read_at(room, position).map_err(|error| errno_of(&error)) {
+            Err(Errno::EINTR) => continue,
+            read => read?,
+        };
+        position += u64::try_from(read).map_err(|_| Errno::EFBIG)?;
+        if position > MAX_DATABASE {
+            return Err(Errno::EFBIG);
+        }
+        filled += read;
+        let whole = bytes.get(..filled).unwrap_or_default();
+        if read == 0 {
+            entries.extend(of_packages(whole));
+            break;
+        }
+        let Some(end) = memmem::rfind(whole, PACKAGE_END) else { continue };
+        // The second line break is that before the next package's first field.
+        let end = end + 1;
+        entries.extend(of_packages(whole.get(..end).unwrap_or_default()));
+        bytes.copy_within(end..filled, 0);
+        filled -= end;
+    }
+    entries.sort_unstable();
+    Ok(Digests { entries })
+}
+
+/// The empty line between two packages.
+const PACKAGE_END: &[u8] = b"\n\n";
+
+/// Returns the entries in the fields of packages that are of files in `/etc` for cells.
+fn of_packages(status: &[u8]) -> impl Iterator<Item = (Vec<u8>, Digest)> {
+    conffiles(status)
         .filter(|(path, _)| is_wanted(path))
         .map(|(path, digest)| (path.to_owned(), digest))
-        .collect();
-    entries.sort_unstable();
-    Digests { entries }
 }
 
 /// Returns true for a path below `/etc` that is neither in `LEFT_OUT` nor below a path of it.
 pub(super) fn is_wanted(path: &[u8]) -> bool {
-    path.starts_with(b"/etc/")
-        && !LEFT_OUT.iter().any(|left_out| Path::new(OsStr::from_bytes(path)).starts_with(left_out))
+    let below = |left_out: &&str| path.strip_prefix(left_out.as_bytes());
+    let mut rests = LEFT_OUT.iter().filter_map(below);
+    path.starts_with(b"/etc/") && !rests.any(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// Reads a file from its beginning, whatever its position is: other processes have it open too.
@@ -153,6 +192,7 @@ pub(super) fn digest(word: &[u8]) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     const ONE: &str = "0123456789abcdef0123456789abcdef";
     const TWO: &str = "ffffffffffffffffffffffffffffff00";
@@ -185,23 +225,61 @@ mod tests {
         assert_eq!(conffile(sign.as_bytes()), None);
     }
 
+    /// Makes a file with this text, at whose end its position is.
+    fn database(text: &str) -> std::io::Result<File> {
+        let mut file = tempfile::tempfile()?;
+        file.write_all(text.as_bytes())?;
+        Ok(file)
+    }
+
     #[test]
-    fn digests_are_found_by_file_and_by_each_directory_above_it() {
+    fn digests_are_found_by_file_and_by_each_directory_above_it()
+    -> Result<(), Box<dyn std::error::Error>> {
         let status = format!(
             "\nConffiles:\n /etc/b/c/d {ONE}\n /etc/b-x {ONE}\n /etc/a {TWO}\n /usr/x {ONE}\n \
              /etc/systemd/x.conf {ONE}\n /etc/a {ONE}\n"
         );
-        let digests = parse(status.as_bytes());
-        let count = |path: &str| digests.of(Path::new(path)).len();
+        let digests = read_in_pieces(&database(&status)?, PIECE)?;
+        let count = |path: &str| digests.of(path.as_bytes()).len();
         let files = ["/etc/a", "/etc/b-x", "/etc/b/c/d", "/etc/b/c", "/etc/b", "/etc/", "/usr/x"];
         assert_eq!(files.map(count), [2, 1, 1, 0, 0, 0, 0]);
         assert_eq!(count("/etc/systemd/x.conf"), 0, "left out");
-        let below = |path: &str| digests.are_below(Path::new(path));
+        let below = |path: &str| digests.are_below(path.as_bytes());
         for directory in ["/etc", "/etc/b", "/etc/b/c"] {
             assert!(below(directory), "{directory}");
         }
         for other in ["/etc/a", "/etc/b/c/d", "/etc/b-", "/etc/c", "/etc/systemd", "/usr", "/et"] {
             assert!(!below(other), "{other}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn paths_are_left_out_with_all_below_them_and_no_others() {
+        for path in ["/etc/ssh/moduli", "/etc/pam.d/x", "/etc/init.d/a/b"] {
+            assert!(is_left_out(path.as_bytes()), "{path}");
+        }
+        for path in ["/etc/ssh/ssh_config", "/etc/ssh/moduli2", "/etc/inits", "/etc"] {
+            assert!(!is_left_out(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn pieces_of_any_length_give_the_same_entries() -> Result<(), Box<dyn std::error::Error>> {
+        let package = |name: &str| {
+            format!(
+                "Package: {name}\nConffiles:\n /etc/{name}/1 {ONE}\n /etc/{name}/2 {TWO} obsolete\nHomepage: x\n\n"
+            )
+        };
+        let status: String = ["a", "b", "c"].map(package).concat();
+        for text in [status.as_str(), status.trim_end(), ""] {
+            let whole = read_in_pieces(&database(text)?, PIECE)?.entries;
+            assert_eq!(whole.len(), if text.is_empty() { 0 } else { 6 });
+            for piece in (1..200).chain([text.len().max(1)]) {
+                let entries = read_in_pieces(&database(text)?, piece)?.entries;
+                assert_eq!(entries, whole, "pieces of {piece}");
+            }
+        }
+        Ok(())
     }
 }

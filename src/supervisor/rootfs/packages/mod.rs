@@ -79,6 +79,6 @@ impl PackageFiles {
         if let Some(ucf) = &self.ucf {
             digests.extend(ucf.entries()?);
         }
-        copy::Copier::new(root, shown, &digests)?.copy(&self.etc)
+        copy::Copier::new(root, shown, &digests).copy(&self.etc)
     }
 }
