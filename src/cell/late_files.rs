@@ -79,8 +79,8 @@ impl LateFiles {
         Self { state: RefCell::new(State::Over) }
     }
 
-    /// Starts the process with a new cell, if the files are missing. Returns true if jobs must wait
-    /// from now on.
+    /// Starts the process with a new cell, or before the first one, if the files are missing. Returns
+    /// true if jobs must wait from now on.
     pub fn begin(&self, now: Instant) -> bool {
         let mut state = self.state.borrow_mut();
         let mut attempt = match std::mem::replace(&mut *state, State::Over) {

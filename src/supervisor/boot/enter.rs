@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
 use caps::Capability;
 use nix::errno::Errno;
@@ -292,6 +293,13 @@ fn templates(
                     built.map_err(|error| unusable(profile, &error))
                 },
             ));
+            if let (Some(Ok(template)), Some((first, workspace))) =
+                (templates.last(), &inherited.first)
+                && (first, workspace) == (&profile.name, &grant.workspace)
+            {
+                // The call that follows waits for them. They are made while its cell is.
+                template.late.begin(Instant::now());
+            }
         }
     }
     let usable = templates.iter().find_map(|template| Some(&template.as_ref().ok()?.namespace));

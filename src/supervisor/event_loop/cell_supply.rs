@@ -130,12 +130,14 @@ impl CellSupply {
         Ok(())
     }
 
-    /// Starts the process that makes the late files of a key's template, if they are missing.
+    /// Starts the process that makes the late files of a key's template, if they are missing and none
+    /// makes them.
     fn begin_late_files(&mut self, key: KeyId) {
         let root = self.keys.design(key).and_then(|design| design.root().ok());
-        if let Some(late) = root.map(|root| &root.late)
-            && late.begin(Instant::now())
-        {
+        let Some(late) = root.map(|root| &root.late) else { return };
+        late.begin(Instant::now());
+        let is_known = self.late_files.iter().any(|known| Rc::ptr_eq(known, late));
+        if late.process().is_some() && !is_known {
             self.late_files.push(Rc::clone(late));
         }
     }
