@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use model::egress::ECHO_REMEDY;
 use model::outcome::errno_text;
 use nix::errno::Errno;
 
@@ -89,7 +90,7 @@ fn gateway() -> ProbeResult {
         [low, high] if low > high => weak(format!(
             "{MADE}; no program may send echo requests, so ping and traceroute -I go nowhere"
         ))
-        .with_remedy("sysctl -w net.ipv4.ping_group_range='0 2147483647'"),
+        .with_remedy(ECHO_REMEDY),
         _ => ok(MADE),
     }
 }

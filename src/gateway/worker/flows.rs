@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use model::egress::frames::CallId;
-use model::egress::{ConnectionEnd, Protocol};
+use model::egress::{ConnectionEnd, ECHO_REMEDY, Protocol};
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, SockaddrStorage, recv, recvmsg, send, setsockopt, sockopt,
@@ -210,7 +210,9 @@ impl Flows {
             }
             NoSocket::Refused(reason) => reason,
             NoSocket::Failed(Errno::EACCES | Errno::EPERM) if flow.echo => {
-                "the host lets no program send echo requests (net.ipv4.ping_group_range)".to_owned()
+                format!(
+                    "the host lets no program send echo requests; its operator can: {ECHO_REMEDY}"
+                )
             }
             NoSocket::Failed(errno) => format!("the host refuses to send: {}", errno.desc()),
         };

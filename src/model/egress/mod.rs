@@ -28,6 +28,9 @@ pub use tally::{
     grant,
 };
 
+/// Command by which the operator of the host allows echo requests.
+pub const ECHO_REMEDY: &str = "sysctl -w net.ipv4.ping_group_range='0 2147483647'";
+
 /// The network class of a profile: the key `network.class`.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
