@@ -26,6 +26,7 @@ use document::{Document, Mistake};
 use model::defaults;
 use model::outcome::in_words;
 use policy::Policy;
+use policy::flags::Offered;
 use profile::Profiles;
 
 pub use import::{json, mcp_server};
@@ -190,7 +191,9 @@ pub fn load(explicit: Option<&Path>, host: &HostContext) -> Result<Loaded, Confi
         ([], _) => Policy::parse(&crate::policy::shipped(), &profiles)?,
         (policies, _) => Policy::parse(policies, &profiles)?,
     };
-    let config = Config::parse(sources.server.as_ref(), host.cores)?;
+    let mut config = Config::parse(sources.server.as_ref(), host.cores)?;
+    let by_itself = policy.given_commands().iter().filter(|it| it.offered == Offered::ByItself);
+    config.tools_on.value.extend(by_itself.map(|command| command.name.clone()));
     Ok(Loaded { config, policy, profiles, origin: sources.origin })
 }
 

@@ -2,6 +2,7 @@
 
 mod conduct;
 mod hooks;
+mod short;
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use toml::Spanned;
 
 use super::decimal::Decimal;
 use super::flags::{
-    BadWords, Changes, DeclaredCommand, Flag, Input, Positional, PositionalEgress, Takes,
+    BadWords, Changes, DeclaredCommand, Flag, Input, Offered, Positional, PositionalEgress, Takes,
 };
 use super::hooks::HookPoint;
 use super::pattern::LazyRegex;
@@ -29,21 +30,24 @@ const FIELDS: &[&str] =
 /// Checks one declared tool, including its examples.
 pub(super) fn command(
     document: &Document,
-    written: &WrittenCommand,
+    whole: &Spanned<WrittenCommand>,
     others: &[DeclaredCommand],
 ) -> Result<DeclaredCommand, Mistake> {
-    let name = written.name.get_ref();
+    let written = whole.get_ref();
+    let name = &named(document, whole)?;
     let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if name.is_empty() || !name.chars().all(is_name) {
+    if name.get_ref().is_empty() || !name.get_ref().chars().all(is_name) {
         let message = "a tool's name is lower-case letters, digits and underscores";
-        return Err(document.mistake(written.name.span(), message));
+        return Err(document.mistake(name.span(), message));
     }
-    if RESERVED.contains(&name.as_str()) {
-        let message = format!("rules know something else as `{name}`; a tool has another name");
-        return Err(document.mistake(written.name.span(), message));
+    if RESERVED.contains(&name.get_ref().as_str()) {
+        let message =
+            format!("rules know something else as `{}`; a tool has another name", name.get_ref());
+        return Err(document.mistake(name.span(), message));
     }
-    if others.iter().any(|other| other.name == *name) {
-        return Err(document.mistake(written.name.span(), format!("there are two tools `{name}`")));
+    if others.iter().any(|other| other.name == *name.get_ref()) {
+        let message = format!("there are two tools `{}`", name.get_ref());
+        return Err(document.mistake(name.span(), message));
     }
     let base = written
         .extends
@@ -53,11 +57,18 @@ pub(super) fn command(
     let flags = flags(document, written, base.as_ref())?;
     let refused = refused(document, written, base.as_ref(), &flags)?;
     let why = written.why.as_str().to_owned();
-    let new_positionals = positionals(document, written)?;
+    let mut new_positionals = positionals(document, written)?;
+    if new_positionals.is_empty() && base.is_none() && written.command.is_some() {
+        new_positionals.push(short::path());
+    }
     let input = base.as_ref().map_or(Input::Plain, |base| base.input);
     let command = DeclaredCommand {
-        name: name.clone(),
-        program: program(document, written, base.as_ref())?,
+        name: name.get_ref().clone(),
+        offered: match written.command {
+            Some(_) => Offered::ByItself,
+            None => Offered::WhereNamed,
+        },
+        program: program(document, name, written, base.as_ref())?,
         flags,
         refused,
         positionals: match (&base, new_positionals.is_empty()) {
@@ -82,15 +93,31 @@ pub(super) fn command(
             "`stdin = \"dash\"` stands for a path that may be left out, and there is none";
         return Err(document.mistake(stdin.span(), message));
     }
-    check_search(document, written, &command)?;
-    check_examples(document, written, &command)?;
+    check_search(document, name, &command)?;
+    check_examples(document, whole, &command)?;
     Ok(command)
+}
+
+/// Returns the name of a tool, with its place: as written, or derived from the command.
+fn named(document: &Document, whole: &Spanned<WrittenCommand>) -> Result<Spanned<String>, Mistake> {
+    let written = whole.get_ref();
+    if let (Some(profile), None) = (&written.profile, &written.command) {
+        let message = "`profile` is for a tool with `command`; a rule names that of this tool";
+        return Err(document.mistake(profile.span(), message));
+    }
+    match (&written.name, &written.command) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, Some(command)) => {
+            Ok(Spanned::new(command.span(), short::tool_name(command.get_ref())))
+        }
+        (None, None) => Err(document.mistake(whole.span(), "missing field `name`")),
+    }
 }
 
 /// Checks that a tool with a hook at `reach` has a field with `egress = "only"`.
 fn check_search(
     document: &Document,
-    written: &WrittenCommand,
+    name: &Spanned<String>,
     command: &DeclaredCommand,
 ) -> Result<(), Mistake> {
     let is_held = |one: &Positional| one.egress == PositionalEgress::Only;
@@ -99,7 +126,7 @@ fn check_search(
         true => {
             let message =
                 "a hook at `reach` is for tools with a field that has `egress = \"only\"`";
-            Err(document.mistake(written.name.span(), message))
+            Err(document.mistake(name.span(), message))
         }
         false => Ok(()),
     }
@@ -120,10 +147,11 @@ fn extended(
 
 fn program(
     document: &Document,
+    name: &Spanned<String>,
     written: &WrittenCommand,
     base: Option<&DeclaredCommand>,
 ) -> Result<String, Mistake> {
-    match (&written.program, base) {
+    match (written.program.as_ref().or(written.command.as_ref()), base) {
         (Some(program), _) => {
             let text = program.get_ref();
             match plain(text).is_err() || text.starts_with('-') {
@@ -132,7 +160,7 @@ fn program(
             }
         }
         (None, Some(base)) => Ok(base.program.clone()),
-        (None, None) => Err(document.mistake(written.name.span(), "a tool names its `program`")),
+        (None, None) => Err(document.mistake(name.span(), "a tool names its `program`")),
     }
 }
 
@@ -148,6 +176,14 @@ fn flags(
         if new_flags.iter().any(|other| other.name == flag.name) {
             let message = format!("there are two flags `{}`", flag.name);
             return Err(document.mistake(written.flag.span(), message));
+        }
+        new_flags.push(flag);
+    }
+    for (text, why) in &written.short_flags {
+        let flag = short::flag(document, text, why)?;
+        if new_flags.iter().any(|other| other.name == flag.name) {
+            let message = format!("there are two flags `{}`", flag.name);
+            return Err(document.mistake(text.span(), message));
         }
         new_flags.push(flag);
     }
@@ -179,14 +215,22 @@ fn refused(
     Ok(all)
 }
 
+/// Mistake about a flag that is not written as one.
+const NO_FLAG: &str = "a flag is one or two dashes or one plus, then letters, digits, dashes";
+
+/// Returns true for one or two dashes or one plus, followed by letters, digits, dashes.
+fn is_flag(name: &str) -> bool {
+    let letters = name.strip_prefix('+').unwrap_or_else(|| name.trim_start_matches('-'));
+    let dashes = name.len() - letters.len();
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=2).contains(&dashes) && !letters.is_empty() && letters.chars().all(is_letter)
+}
+
 fn flag(document: &Document, written: &WrittenFlag) -> Result<Flag, Mistake> {
     let name = written.flag.get_ref();
     let mistake = |message: &str| Err(document.mistake(written.flag.span(), message));
-    let letters = name.strip_prefix('+').unwrap_or_else(|| name.trim_start_matches('-'));
-    let dashes = name.len() - letters.len();
-    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if !(1..=2).contains(&dashes) || letters.is_empty() || !letters.chars().all(is_name) {
-        return mistake("a flag is one or two dashes or one plus, then letters, digits, dashes");
+    if !is_flag(name) {
+        return mistake(NO_FLAG);
     }
     let arity = written.arity.as_ref().map_or(0, |arity| *arity.get_ref());
     let takes = match (arity, &written.kind, written.equals) {
@@ -402,23 +446,31 @@ fn reach(
 /// Checks that the tool has examples of accepted and of refused calls, and tries each.
 fn check_examples(
     document: &Document,
-    written: &WrittenCommand,
+    whole: &Spanned<WrittenCommand>,
     command: &DeclaredCommand,
 ) -> Result<(), Mistake> {
+    let written = whole.get_ref();
     let name = &command.name;
     for (list, key) in [(&written.accepts, "accepts"), (&written.refuses, "refuses")] {
-        if list.get_ref().is_empty() {
-            let message = format!("tool `{name}` has no example under `{key}`");
-            return Err(document.mistake(list.span(), message));
+        match list {
+            None if written.command.is_some() => {}
+            None => {
+                return Err(document.mistake(whole.span(), format!("missing field `{key}`")));
+            }
+            Some(list) if list.get_ref().is_empty() => {
+                let message = format!("tool `{name}` has no example under `{key}`");
+                return Err(document.mistake(list.span(), message));
+            }
+            Some(_) => {}
         }
     }
-    for example in written.accepts.get_ref() {
+    for example in written.accepts.iter().flat_map(Spanned::get_ref) {
         if let Err(bad) = tried(command, example.get_ref()) {
             let message = format!("tool `{name}` should accept this and does not: {bad}");
             return Err(document.mistake(example.span(), message));
         }
     }
-    for example in written.refuses.get_ref() {
+    for example in written.refuses.iter().flat_map(Spanned::get_ref) {
         if tried(command, example.get_ref()).is_ok() {
             let message = format!("tool `{name}` should refuse this and accepts it");
             return Err(document.mistake(example.span(), message));

@@ -27,6 +27,7 @@ const FORBIDDEN: [char; 7] = [';', '&', '|', '`', '$', '>', '<'];
 pub struct DeclaredCommand {
     /// The tool's name, as rules know it.
     pub name: String,
+    pub offered: Offered,
     /// The program, found in the cell.
     pub program: String,
     pub flags: Vec<Flag>,
@@ -41,6 +42,15 @@ pub struct DeclaredCommand {
     pub description: String,
     pub changes: Changes,
     pub why: String,
+}
+
+/// Condition under which a server offers a tool that a rule allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// `[tools] on` names the tool.
+    WhereNamed,
+    /// Always, unless `[tools] off` names the tool.
+    ByItself,
 }
 
 words! {

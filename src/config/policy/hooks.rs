@@ -52,6 +52,32 @@ pub struct LineReader {
     pub(super) pattern: LazyRegex,
     /// Whether the reader lists every line that matches, or takes only the first.
     pub all: bool,
+    /// How the server's metrics show the number that is found.
+    pub metric: Option<ReaderMetric>,
+    /// Health of the tool after an output with such a line.
+    pub health: Option<ReaderHealth>,
+    pub why: String,
+}
+
+words! {
+    /// Kind of metric for the numbers that a reader finds.
+    pub enum ReaderMetric {
+        /// The sum of all numbers that were found.
+        Counter = "counter",
+        /// The last number that was found.
+        Gauge = "gauge",
+    }
+}
+
+words! {
+    /// Health of a tool after an output with a line of a reader.
+    #[derive(PartialOrd, Ord)]
+    pub enum ReaderHealth {
+        /// Calls are useful, but an operator should look at the reason.
+        Degraded = "degraded",
+        /// Calls are useless until an operator acts.
+        Unhealthy = "unhealthy",
+    }
 }
 
 /// The part of a line that a reader took: the named groups of the pattern, or a single value.
@@ -131,8 +157,8 @@ impl Hooks {
 }
 
 impl LineReader {
-    /// Returns true if a summary can show this value: a named group, the number of lines, or the
-    /// single value.
+    /// Returns true if a summary or a metric can show this value: a named group, the number of
+    /// lines, or the single value.
     pub(super) fn has(&self, group: Option<&str>) -> bool {
         let mut names = self.pattern.names();
         match group {

@@ -260,6 +260,22 @@ impl Policy {
         Self { rules: rules.cloned().collect(), commands: Arc::clone(&self.commands) }
     }
 
+    /// Returns the policy with the profile `to` in place of `from` in the rules that allow only some
+    /// of these tools.
+    #[must_use]
+    pub fn with_profile(&self, tools: &[&str], from: &ProfileName, to: &ProfileName) -> Self {
+        let is_about = |rule: &Rule| rule.tools.iter().all(|tool| tools.contains(&tool.as_str()));
+        let mut rules = self.rules.to_vec();
+        for rule in rules.iter_mut().filter(|rule| is_about(rule)) {
+            if let Effect::Allow { profile, .. } = &mut rule.effect
+                && profile == from
+            {
+                profile.clone_from(to);
+            }
+        }
+        Self { rules: rules.into(), commands: Arc::clone(&self.commands) }
+    }
+
     /// Returns the policies for each client that rules name, and for a client that no rule names.
     pub fn per_client(&self) -> Vec<Self> {
         let named = self.clients().into_iter().chain([""]);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::commands;
-use super::flags::DeclaredCommand;
+use super::flags::{DeclaredCommand, Offered};
 use super::pattern::LazyRegex;
 use super::schema::WrittenCommand;
 use crate::document::{Document, Mistake, Reason};
@@ -16,6 +16,9 @@ use model::defaults::MIN_MEMORY;
 use model::egress::Only;
 use model::job::{Limits, ProfileName};
 use model::units::{Size, Time};
+
+/// Profile of a tool in short form that names no profile.
+const SHORT_FORM_PROFILE: &str = "bash";
 
 table! {
     /// A policy: which calls are allowed. A tool without a rule is denied.
@@ -30,7 +33,7 @@ table! {
         /// Rules in any order. If several match, the strictest wins.
         rules "rule": Vec<WrittenRule> = Vec::new(),
         /// Programs that are offered as tools, each with the flags that callers may use.
-        commands "tool": Vec<WrittenCommand> = Vec::new(),
+        commands "tool": Vec<Spanned<WrittenCommand>> = Vec::new(),
     }
 }
 
@@ -247,9 +250,14 @@ pub(super) fn parse(
     }
     let mut rules: Vec<Rule> = Vec::new();
     let mut commands: Vec<DeclaredCommand> = Vec::new();
+    let mut added = Vec::new();
     for (document, written) in base.iter().chain(&given) {
         for written in &written.commands {
-            commands.push(commands::command(document, written, &commands)?);
+            let command = commands::command(document, written, &commands)?;
+            if command.offered == Offered::ByItself {
+                added.push(rule_of_command(document, written, &command, profiles)?);
+            }
+            commands.push(command);
         }
         for written in &written.rules {
             let rule = rule(document, written, profiles)?;
@@ -257,7 +265,52 @@ pub(super) fn parse(
             rules.push(rule);
         }
     }
+    // A rule of a file says more about a tool than its short form: for whom, and under what limits.
+    let is_allowed = |rule: &Rule| {
+        rules.iter().any(|other| {
+            !other.tools.is_disjoint(&rule.tools) && matches!(other.effect, Effect::Allow { .. })
+        })
+    };
+    added.retain(|(_, rule)| !is_allowed(rule));
+    for (mistake, rule) in added {
+        if rules.iter().any(|other| other.id == rule.id) {
+            return Err(mistake);
+        }
+        rules.push(rule);
+    }
     Ok((rules, commands))
+}
+
+/// Makes the rule that allows a tool in short form, and the mistake if a file has another rule with
+/// its id.
+fn rule_of_command(
+    document: &Document,
+    written: &Spanned<WrittenCommand>,
+    command: &DeclaredCommand,
+    profiles: &Profiles,
+) -> Result<(Mistake, Rule), Mistake> {
+    let written_profile = written.get_ref().profile.as_ref();
+    let usual = Spanned::new(written.span(), SHORT_FORM_PROFILE.to_owned());
+    let rule = Rule {
+        id: command.name.replace('_', "-"),
+        tools: BTreeSet::from([command.name.clone()]),
+        clients: BTreeSet::new(),
+        effect: Effect::Allow {
+            profile: known(document, written_profile.unwrap_or(&usual), profiles)?,
+            choice: BTreeSet::new(),
+            limits: Asked::default(),
+            egress: None,
+        },
+        commands: Vec::new(),
+        why: command.why.clone(),
+        matches: vec![command.name.clone()],
+        not_matches: Vec::new(),
+        file: document.file.clone(),
+        line: document.line(written.span().start),
+    };
+    let message = format!("rule `{}` does not allow the tool that has its name", rule.id);
+    let hint = "give that rule another id";
+    Ok((document.mistake(written.span(), message).with_hint(hint), rule))
 }
 
 fn rule(document: &Document, written: &WrittenRule, profiles: &Profiles) -> Result<Rule, Mistake> {

@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::conduct::OutputForm;
 use super::decimal::Decimal;
 use super::flags::Input;
-use super::hooks::HookPoint;
+use super::hooks::{HookPoint, ReaderHealth, ReaderMetric};
 use crate::document::Reason;
 use model::units::Time;
 
@@ -17,17 +17,30 @@ table! {
     /// the tool, and `[tools] on` of the server must list it.
     pub(super) struct WrittenCommand {
         /// Name of the tool: lower-case letters, digits and underscores. It replaces a shipped tool
-        /// with the same name completely. Example: `"cli_wc"`.
-        pub(super) name: Spanned<String>,
+        /// with the same name completely. Only a tool with `command` may omit it.
+        ///
+        /// Default: `cli_` and the name of the command. Example: `"cli_wc"`.
+        pub(super) name: Option<Spanned<String>>,
+        /// Program of a tool in short form: it is offered without an entry in `[tools] on`, a rule
+        /// that allows it under `profile` is added unless a file has one, the field `path` is added
+        /// unless the file has fields, and `accepts` and `refuses` are optional.
+        ///
+        /// Default: none, the long form. Example: `"wc"`.
+        pub(super) command: Option<Spanned<String>>,
+        /// Profile of the calls of a tool in short form, unless a rule names one.
+        ///
+        /// Default: `"bash"`. Example: `"nested"`.
+        pub(super) profile: Option<Spanned<String>>,
         /// Tool that this one extends: a shipped one, or one above it in the file. Absent keys are
         /// taken from it. A flag replaces the flag with the same name; fields, templates and
         /// default words replace all of the other tool.
         ///
         /// Default: none. Example: `"cli_nmap"`.
         pub(super) extends: Option<Spanned<String>>,
-        /// Program, which is looked up in the cell. Only a tool that extends another may omit it.
+        /// Program, which is looked up in the cell. Only a tool with `command`, or one that extends
+        /// another, may omit it.
         ///
-        /// Default: the program of the extended tool. Example: `"wc"`.
+        /// Default: `command`, or the program of the extended tool. Example: `"wc"`.
         pub(super) program: Option<Spanned<String>>,
         /// Description for callers.
         ///
@@ -92,15 +105,25 @@ table! {
         pub(super) refused "refused": Vec<WrittenRefused> = Vec::new(),
         /// Flags that callers may use.
         pub(super) flags "flag": Vec<WrittenFlag> = Vec::new(),
+        /// Flags in short form, each with its reason. A value is `TEXT`, `PATH`, `HOST`, `NETWORK`,
+        /// `TARGET`, `PORTS`, `URL`, numbers such as `0..7` or `0.5..10`, or words such as
+        /// `json|text`: `"--indent 0..7"` takes it as the next word, `"--indent=0..7"` after `=`.
+        ///
+        /// Default: `{}`. Example: `{ "-l" = "lines" }`.
+        pub(super) short_flags "flags": BTreeMap<Spanned<String>, Reason> = BTreeMap::new(),
         /// Positional arguments, each a field of the tool, in the order in which the program gets
         /// them.
         pub(super) positionals "positional": Vec<WrittenPositional> = Vec::new(),
         /// Reason for the tool. Example: `"counting needs no shell"`.
         pub(super) why: Reason,
         /// Calls that must be accepted, at least one. They are tested when the file is read.
-        pub(super) accepts: Spanned<Vec<Spanned<Example>>>,
+        ///
+        /// Default: none, for a tool with `command`; other tools need it.
+        pub(super) accepts: Option<Spanned<Vec<Spanned<Example>>>>,
         /// Calls that must be refused, at least one. They are tested when the file is read.
-        pub(super) refuses: Spanned<Vec<Spanned<Example>>>,
+        ///
+        /// Default: none, for a tool with `command`; other tools need it.
+        pub(super) refuses: Option<Spanned<Vec<Spanned<Example>>>>,
     }
 }
 
@@ -358,8 +381,19 @@ table! {
         ///
         /// Default: `false`. Example: `true`.
         pub(super) all: bool = false,
+        /// Shows the number that is found in the server's metrics: the value, or the number of
+        /// lines if the reader has `all`. The pattern has no named groups then, unless it has
+        /// `all`.
+        ///
+        /// Default: none. Example: `"counter"`.
+        pub(super) metric: Option<Spanned<ReaderMetric>>,
+        /// Health of the tool after a call whose output has such a line, until the next call that
+        /// ran. `why` is its reason.
+        ///
+        /// Default: none. Example: `"degraded"`.
+        pub(super) health: Option<ReaderHealth>,
         /// Reason for this entry. Example: `"each answer, for a program"`.
-        _why "why": Reason,
+        pub(super) why "why": Reason,
     }
 }
 

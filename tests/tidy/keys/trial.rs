@@ -44,8 +44,9 @@ const NEEDED: &[(ConfigFile, &str, &str)] = &[
     (
         ConfigFile::Policy,
         "tool.",
-        "[[tool]]\nprogram = \"wc\"\nrefuses = [{ args = [\"--other\"] }]",
+        "[[tool]]\nname = \"cli_wc\"\nprogram = \"wc\"\naccepts = [{}]\nrefuses = [{ args = [\"--other\"] }]",
     ),
+    (ConfigFile::Policy, "tool.profile", "[[tool]]\ncommand = \"wc\""),
     (
         ConfigFile::Policy,
         "tool.extends",

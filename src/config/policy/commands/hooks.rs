@@ -119,7 +119,21 @@ fn reader(document: &Document, written: &WrittenReader) -> Result<LineReader, Mi
     let Some(pattern) = LazyRegex::new(document, written.pattern.get_ref()) else {
         return Err(document.mistake(written.pattern.span(), "`pattern` is no regular expression"));
     };
-    Ok(LineReader { name: name.clone(), pattern, all: written.all })
+    let reader = LineReader {
+        name: name.clone(),
+        pattern,
+        all: written.all,
+        metric: written.metric.as_ref().map(|metric| *metric.get_ref()),
+        health: written.health,
+        why: written.why.as_str().to_owned(),
+    };
+    match &written.metric {
+        Some(metric) if !reader.has(None) => {
+            let message = "a `metric` is one number: `all`, or a pattern without named groups";
+            Err(document.mistake(metric.span(), message))
+        }
+        Some(_) | None => Ok(reader),
+    }
 }
 
 fn script(document: &Document, written: &WrittenHook) -> Result<HookScript, Mistake> {
