@@ -108,7 +108,8 @@ impl Health {
             ("audit_log".to_owned(), audit_log(figures.unrecorded)),
         ]);
         for (name, tool) in &figures.tools {
-            checks.insert(format!("tool_{name}"), of_tool(tool.health));
+            let check = of_tool(tool.health, tool.reason.as_deref());
+            checks.insert(format!("tool_{name}"), check);
         }
         Self { status: whole(checks.values()), checks }
     }
@@ -177,13 +178,14 @@ fn audit_log(lost: u64) -> HealthCheck {
     }
 }
 
-fn of_tool(health: ToolHealth) -> HealthCheck {
+/// Judges a tool. `reason` is that of a reader of its output, if the reader decides its health.
+fn of_tool(health: ToolHealth, reason: Option<&str>) -> HealthCheck {
     let (status, message) = match health {
         ToolHealth::Healthy => (HealthWord::Healthy, "it can be called"),
         ToolHealth::Degraded => (HealthWord::Degraded, "its circuit breaker is open"),
         ToolHealth::Unhealthy => (HealthWord::Unhealthy, "its program is not there"),
     };
-    check(Priority::Informational, status, message)
+    check(Priority::Informational, status, reason.unwrap_or(message))
 }
 
 /// Answers a client that is known, with every check.
@@ -207,7 +209,7 @@ mod tests {
 
     #[test]
     fn only_a_critical_check_makes_the_server_unhealthy() {
-        assert_eq!(of_all(&[of_tool(ToolHealth::Unhealthy)]), HealthWord::Degraded);
+        assert_eq!(of_all(&[of_tool(ToolHealth::Unhealthy, None)]), HealthWord::Degraded);
         assert_eq!(of_all(&[supervisor(SupervisorState::Gone)]), HealthWord::Unhealthy);
         assert_eq!(of_all(&[queue(260, 260), audit_log(0)]), HealthWord::Degraded);
         assert_eq!(of_all(&[queue(0, 260), supervisor(SupervisorState::Up)]), HealthWord::Healthy);

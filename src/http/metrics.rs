@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::memory::OwnMemory;
 use crate::respond::Refusal;
 use crate::scopes::Scopes;
+use config::policy::hooks::ReaderMetric;
 use service::audit::{CallCounts, DURATION_BOUNDS};
 use service::executor::ServerFigures;
 
@@ -116,7 +117,42 @@ impl Sample {
             let labels = move |kind: &'static str| vec![("tool", name.as_str()), ("error", kind)];
             tool.errors.iter().map(move |(kind, count)| (labels(kind.name()), *count))
         });
-        counter(encoder, "tool_errors", "Calls of command-line tools with an error.", errors)
+        counter(encoder, "tool_errors", "Calls of command-line tools with an error.", errors)?;
+        self.readings(encoder)
+    }
+
+    /// Adds the numbers that an operator's readers found in the outputs of tools.
+    fn readings(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let found = |metric| {
+            let tools = self.figures.tools.iter();
+            tools.flat_map(move |(tool, figures)| {
+                let readings = figures.readings.iter();
+                let readings = readings.filter(move |(_, reading)| reading.metric == metric);
+                readings.map(move |(name, reading)| {
+                    ([("tool", tool.as_str()), ("reader", name.as_str())], reading.value)
+                })
+            })
+        };
+        let mut counters = found(ReaderMetric::Counter).peekable();
+        if counters.peek().is_some() {
+            let help = "Sum of the numbers that a reader found in outputs of a command-line tool.";
+            let kind = MetricType::Counter;
+            let mut family = encoder.encode_descriptor("tool_readings", help, None, kind)?;
+            for (labels, value) in counters {
+                let mut one = family.encode_family(&labels)?;
+                one.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            }
+        }
+        let mut gauges = found(ReaderMetric::Gauge).peekable();
+        if gauges.peek().is_some() {
+            let help = "Last number that a reader found in an output of a command-line tool.";
+            let kind = MetricType::Gauge;
+            let mut family = encoder.encode_descriptor("tool_reading", help, None, kind)?;
+            for (labels, value) in gauges {
+                family.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        Ok(())
     }
 
     fn server(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -103,7 +103,8 @@ pub(crate) fn input(
 pub(crate) fn with_end(mut input: Value, result: &DeclaredResult) -> Value {
     if let Some(input) = input.as_object_mut() {
         input.insert("returncode".to_owned(), json!(result.returncode));
-        input.insert("stdout".to_owned(), json!(result.stdout));
+        let stdout = result.printed.as_ref().unwrap_or(&result.stdout);
+        input.insert("stdout".to_owned(), json!(stdout));
         input.insert("stderr".to_owned(), json!(result.stderr));
     }
     input

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use config::policy::conduct::OutputForm;
-use config::policy::hooks::{FoundLine, Hooks};
+use config::policy::hooks::{FoundLine, Hooks, ReaderHealth, ReaderMetric};
 use config::policy::summary::SummaryPart;
 
 use super::nmap;
@@ -15,6 +15,17 @@ use super::xml::{self, NotXml};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Parsed {
     pub(super) fields: Map<String, Value>,
+    /// The output for a reader, if the program prints it for programs.
+    pub(super) readable: Option<String>,
+}
+
+/// Figures of one call for the metrics and the health of its tool.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Readings {
+    /// Numbers with the names of their readers.
+    pub(crate) numbers: Vec<(String, ReaderMetric, f64)>,
+    /// The worst health that a reader found, with its reason.
+    pub(crate) health: Option<(ReaderHealth, String)>,
 }
 
 /// Reason why an output is not in the form that its tool declares.
@@ -33,8 +44,10 @@ pub(super) fn parse(form: OutputForm, output: &str) -> Option<Result<Parsed, Unp
     if output.trim().is_empty() {
         return None;
     }
-    let named =
-        |name: &str, value: Value| Parsed { fields: Map::from_iter([(name.to_owned(), value)]) };
+    let named = |name: &str, value: Value| {
+        let fields = Map::from_iter([(name.to_owned(), value)]);
+        Parsed { fields, readable: None }
+    };
     match form {
         OutputForm::Text => None,
         OutputForm::Json => Some(
@@ -57,12 +70,10 @@ pub(super) fn parse(form: OutputForm, output: &str) -> Option<Result<Parsed, Unp
             Some(Ok(named("xml", Value::Object(root.into_json()))))
         }
         OutputForm::Auto => None,
-        OutputForm::Nmap => Some(
-            xml::root(output)
-                .map_err(Unparsed::from)
-                .and_then(|root| nmap::scan(&root).ok_or(Unparsed::NotNmap))
-                .map(|fields| Parsed { fields }),
-        ),
+        OutputForm::Nmap => Some(xml::root(output).map_err(Unparsed::from).and_then(|root| {
+            let fields = nmap::scan(&root).ok_or(Unparsed::NotNmap)?;
+            Ok(Parsed { fields, readable: Some(nmap::report(&root)) })
+        })),
     }
 }
 
@@ -85,6 +96,29 @@ pub(super) fn found_by_readers(hooks: &Hooks, stdout: &str) -> Option<Map<String
         }
     }
     (!hooks.readers.is_empty()).then_some(all)
+}
+
+/// Returns the figures in what the readers found. Readers without a metric or a health have none.
+pub(super) fn readings(hooks: &Hooks, found: &Map<String, Value>) -> Readings {
+    let number = |value: &Value| match value {
+        Value::Array(lines) => Some(u32::try_from(lines.len()).map_or(f64::MAX, f64::from)),
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.parse().ok().filter(|number: &f64| number.is_finite()),
+        Value::Null | Value::Bool(_) | Value::Object(_) => None,
+    };
+    let is_found = |value: &&Value| value.as_array().is_none_or(|lines| !lines.is_empty());
+    let mut readings = Readings::default();
+    for reader in &hooks.readers {
+        let value = found.get(&reader.name);
+        if let (Some(metric), Some(number)) = (reader.metric, value.and_then(number)) {
+            readings.numbers.push((reader.name.clone(), metric, number));
+        }
+        if let (Some(health), Some(_)) = (reader.health, value.filter(is_found)) {
+            let reported = (health, reader.why.clone());
+            readings.health = readings.health.into_iter().chain([reported]).max_by_key(|it| it.0);
+        }
+    }
+    readings
 }
 
 /// Makes the summary of what the readers found; `None` where one of its parts was not found.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::Declared;
 use super::advice::{self, ErrorType};
-use super::output;
+use super::output::{self, Parsed, Readings};
 use super::request::{BadRequest, DeclaredRequest};
 use crate::Report;
 use crate::capture::Captured;
@@ -19,7 +19,7 @@ use config::policy::Grant;
 use config::policy::flags::BadWords;
 use config::policy::reach::TooLarge;
 use model::clock;
-use model::egress::Denied;
+use model::egress::{Denied, ECHO_REMEDY};
 use model::outcome::{Failure, Outcome};
 use model::receipt::Receipt;
 
@@ -54,6 +54,12 @@ pub struct DeclaredResult {
     /// The same for a model.
     #[serde(skip)]
     pub network_lines: Vec<String>,
+    /// The program's own standard output for hooks, if `stdout` has it in another form.
+    #[serde(skip)]
+    pub(crate) printed: Option<String>,
+    /// Figures for the metrics and the health of the tool.
+    #[serde(skip)]
+    pub(crate) readings: Readings,
     /// Protection of the cell, if there was one; not among the fields.
     #[serde(skip)]
     pub receipt: Option<Receipt>,
@@ -217,6 +223,8 @@ impl DeclaredResult {
             network: None,
             network_lines: Vec::new(),
             metadata: json!({}),
+            printed: None,
+            readings: Readings::default(),
             receipt: None,
             exited: true,
         }
@@ -243,15 +251,24 @@ impl DeclaredResult {
         if let Some(error) = &failed {
             metadata.insert("error_context".to_owned(), error.context(about));
         }
-        metadata.extend(data(declared, &stdout, truncated_stdout));
+        let Parsed { fields, readable } = data(declared, &stdout, truncated_stdout);
+        metadata.extend(fields);
+        let mut readings = Readings::default();
         if let Some(read) = output::found_by_readers(&declared.command.hooks, &stdout) {
             let summary = output::summary(&declared.command.hooks, &read);
             metadata.extend(summary.map(|text| ("summary".to_owned(), json!(text))));
+            readings = output::readings(&declared.command.hooks, &read);
             metadata.insert("parsed".to_owned(), Value::Object(read));
         }
         let (error_type, error) = failed.map(|it| (it.kind, it.message)).unzip();
+        let (stdout, printed) = match readable {
+            Some(readable) => (readable, Some(stdout)),
+            None => (stdout, None),
+        };
         Self {
             stdout,
+            printed,
+            readings,
             stderr,
             returncode,
             truncated_stdout,
@@ -283,12 +300,15 @@ impl DeclaredResult {
 }
 
 /// Returns the output as data, or the reason why it cannot be parsed, if the tool declares a form.
-fn data(declared: &Declared, stdout: &str, truncated: bool) -> Map<String, Value> {
-    let unparsed = |why: String| Map::from_iter([("parse_error".to_owned(), Value::String(why))]);
+fn data(declared: &Declared, stdout: &str, truncated: bool) -> Parsed {
+    let unparsed = |why: String| {
+        let fields = Map::from_iter([("parse_error".to_owned(), Value::String(why))]);
+        Parsed { fields, readable: None }
+    };
     match output::parse(declared.command.conduct.output, stdout) {
-        None => Map::new(),
+        None => Parsed { fields: Map::new(), readable: None },
         Some(_) if truncated => unparsed("the output was cut".to_owned()),
-        Some(Ok(parsed)) => parsed.fields,
+        Some(Ok(parsed)) => parsed,
         Some(Err(why)) => unparsed(why.to_string()),
     }
 }
@@ -367,6 +387,10 @@ fn way_out(failure: &Failure) -> Option<String> {
 fn withheld(error: ToolError, denials: &[DenialReport], unreached: &[Denied]) -> ToolError {
     if error.kind != ErrorType::ExecutionError || error.suggestion.is_some() {
         return error;
+    }
+    // The host refuses, and no policy can change that.
+    if let Some(denied) = unreached.iter().find(|denied| denied.why.ends_with(ECHO_REMEDY)) {
+        return error.with_suggestion(denied.why.clone());
     }
     let suggestion = match (unreached.is_empty(), denials.is_empty()) {
         (false, _) => advice::NETWORK,

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Declared;
 use super::advice::ErrorType;
 use super::breaker::{Breaker, BreakerState};
+use super::output::Readings;
 use crate::queue::Queue;
 use config::policy::Principal;
 use config::policy::conduct::BreakerLimits;
+use config::policy::hooks::{ReaderHealth, ReaderMetric};
 
 /// State of every offered tool, by its name.
 #[derive(Debug, Default)]
@@ -39,6 +41,23 @@ struct Counts {
     slowest: Duration,
     /// End of the last call that says something of the program.
     last: Option<LastEnd>,
+    /// Numbers that readers found, by reader.
+    readings: BTreeMap<String, Reading>,
+    /// Health by the readers of the last call that ran, with the reason.
+    reported: Option<(ReaderHealth, String)>,
+}
+
+/// Numbers that one reader found in the outputs of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Reading {
+    #[serde(serialize_with = "metric_name")]
+    pub metric: ReaderMetric,
+    /// The sum of all numbers of a counter, the last number of a gauge.
+    pub value: f64,
+}
+
+fn metric_name<S: Serializer>(metric: &ReaderMetric, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(metric.name())
 }
 
 /// End of a call, as the health of its tool counts it.
@@ -50,14 +69,24 @@ enum LastEnd {
 }
 
 /// Health of a tool, in the reference implementation's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolHealth {
     Healthy,
-    /// Its breaker refuses calls.
+    /// Its breaker refuses calls, or a reader of its output says so.
     Degraded,
-    /// Its program is missing, according to the last call, or to the check at the start.
+    /// Its program is missing, according to the last call or to the check at the start, or a reader
+    /// of its output says so.
     Unhealthy,
+}
+
+impl From<ReaderHealth> for ToolHealth {
+    fn from(reported: ReaderHealth) -> Self {
+        match reported {
+            ReaderHealth::Degraded => Self::Degraded,
+            ReaderHealth::Unhealthy => Self::Unhealthy,
+        }
+    }
 }
 
 impl ToolHealth {
@@ -75,6 +104,9 @@ impl ToolHealth {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolFigures {
     pub health: ToolHealth,
+    /// Reason of the operator's reader, if it decides the health.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub breaker: BreakerState,
     /// Calls that run or wait.
     pub pending: usize,
@@ -84,6 +116,9 @@ pub struct ToolFigures {
     /// Wall time of all of them, and of the slowest, in seconds.
     pub seconds: f64,
     pub slowest: f64,
+    /// Numbers that readers found in outputs, by reader.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub readings: BTreeMap<String, Reading>,
 }
 
 impl ToolStates {
@@ -176,6 +211,23 @@ impl ToolState {
         }
     }
 
+    /// Adds what the readers found in the output of a call that ran.
+    pub(crate) fn add_readings(&self, found: &Readings) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.reported.clone_from(&found.health);
+        for (name, metric, number) in &found.numbers {
+            let new = Reading { metric: *metric, value: 0.0 };
+            let reading = counts.readings.entry(name.clone()).or_insert(new);
+            match metric {
+                // A counter never falls, whatever a program prints.
+                ReaderMetric::Counter => {
+                    reading.value = (reading.value + number.max(0.0)).min(f64::MAX);
+                }
+                ReaderMetric::Gauge => reading.value = *number,
+            }
+        }
+    }
+
     pub(crate) fn figures(&self) -> ToolFigures {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let breaker = self.strictest();
@@ -185,10 +237,15 @@ impl ToolState {
             (false, BreakerState::Open | BreakerState::HalfOpen) => ToolHealth::Degraded,
             (false, BreakerState::Closed) => ToolHealth::Healthy,
         };
-        let Counts { calls, errors, time, slowest, last: _ } = counts;
+        let Counts { calls, errors, time, slowest, readings, reported, last: _ } = counts;
+        let worse = reported.filter(|(reported, _)| ToolHealth::from(*reported) > health);
+        let (health, reason) = match worse {
+            Some((reported, why)) => (ToolHealth::from(reported), Some(why)),
+            None => (health, None),
+        };
         let seconds = time.as_secs_f64();
         let slowest = slowest.as_secs_f64();
         let pending = self.queue.pending();
-        ToolFigures { health, breaker, pending, calls, errors, seconds, slowest }
+        ToolFigures { health, reason, breaker, pending, calls, errors, seconds, slowest, readings }
     }
 }

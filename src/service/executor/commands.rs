@@ -70,6 +70,9 @@ impl Scope {
         };
         let took = started.elapsed();
         state.count(kind, took);
+        if let Some(result) = done.as_ref().ok().filter(|result| result.receipt.is_some()) {
+            state.add_readings(&result.readings);
+        }
         info!(
             tool = about.tool,
             correlation_id = about.correlation,
