@@ -77,7 +77,7 @@ pub enum Command {
     Doctor(LazyArguments<doctor::DoctorArguments>),
     /// Attack the sandbox with the escape corpus, on this machine
     Selftest(LazyArguments<selftest::SelftestArguments>),
-    /// Check policies, or show their decision for a tool
+    /// Check policies, show their decision for a tool, or make a tool
     Policy(LazyArguments<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
     Profile(LazyArguments<profile::ProfileArguments>),

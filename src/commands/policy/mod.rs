@@ -1,6 +1,8 @@
-//! `cofferdam policy`: checks rules against their examples, and explains decisions for a tool.
+//! `cofferdam policy`: checks rules against their examples, explains decisions for a tool, and makes tools.
 
 pub(crate) mod agreement;
+mod help_text;
+mod new_tool;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,8 @@ pub enum PolicyCommand {
     Check(CheckArguments),
     /// Show the decision for calls of a tool, with its rule and the reason
     Explain(ExplainArguments),
+    /// Print a policy file with a tool for a program, made from its own help, to review and complete
+    NewTool(new_tool::NewToolArguments),
 }
 
 /// Arguments as typed.
@@ -69,6 +73,7 @@ pub fn main(typed: &PolicyArguments, config: Option<&Path>) -> Result<u8, CliErr
     match &typed.command {
         PolicyCommand::Check(typed) => check(typed, config),
         PolicyCommand::Explain(typed) => explain(typed, config),
+        PolicyCommand::NewTool(typed) => new_tool::main(typed, config),
     }
 }
 
