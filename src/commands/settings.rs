@@ -13,7 +13,7 @@ use config::json::ConfigJson;
 use config::mcp_server::McpSettings;
 use config::policy::flags::DeclaredCommand;
 use config::policy::tools::FETCH;
-use config::policy::{Effect, Principal, Profiles, Terms};
+use config::policy::{Effect, Principal, Profiles, Rule, Terms};
 use config::server::{Config, ScopeRule};
 use config::{HostContext, Loaded, ValueSource};
 use model::defaults;
@@ -25,6 +25,9 @@ use projects::GrantedDirectory;
 use service::Setup;
 use service::host_programs::HostPrograms;
 use supervisor::{Granted, IdRange, OwnIds, PrivateCells, ScopeWish, Socket};
+
+/// Tools whose cells have the sockets of `--nested`.
+const SHELL_TOOLS: [&str; 3] = ["bash", "bash_exec", "bash_exec_stream"];
 
 /// Number of instances of root that share the configured range of host ids.
 const INSTANCES: u32 = 64;
@@ -107,6 +110,30 @@ impl Settings {
         let profiles = self.profiles.into_iter();
         self.profiles = profiles.map(|profile| profile.in_tier(self.tier)).collect();
         self
+    }
+
+    /// Gives the shell the profile `nested` in place of `bash`, for `--nested`.
+    ///
+    /// # Errors
+    /// A policy that gives the shell another profile.
+    pub(super) fn nested(mut self) -> Result<Self, CliError> {
+        let refused = |what: &str| {
+            CliError::new(format!("--nested: {what}"))
+                .with_hint("let the rule of `bash` name `nested` or one like it, and use --socket")
+        };
+        let name = |text: &str| ProfileName::new(text).ok_or_else(|| refused("no profile"));
+        let nested = name("nested")?;
+        let policy = &self.loaded.policy;
+        self.loaded.policy = policy.with_profile(&SHELL_TOOLS, &name("bash")?, &nested);
+        let is_other = |rule: &&Rule| match &rule.effect {
+            Effect::Allow { profile, .. } => *profile != nested && rule.matches("bash"),
+            Effect::Deny => false,
+        };
+        if let Some(rule) = self.loaded.policy.rules().iter().find(is_other) {
+            return Err(refused(&format!("rule `{}` gives `bash` another profile", rule.id)));
+        }
+        self.profiles = profiles_of_calls(&self.loaded);
+        Ok(self)
     }
 
     /// Sets when to ask for a scope, unless the configuration or a profile asks for more.
@@ -297,15 +324,20 @@ pub fn load_with(
     }
     agreement::check_tools(&loaded)?;
     agreement::check_clients(&loaded)?;
+    let profiles = profiles_of_calls(&loaded);
+    Ok(Settings::new(loaded, profiles).named(directory))
+}
+
+/// Returns the profiles of the calls that clients can make.
+fn profiles_of_calls(loaded: &Loaded) -> Vec<Profile> {
     // Each profile needs a template for each workspace. So profiles of commands that are not offered are left out, and
     // that of a project's downloads too.
     let offered = |tool: &str| {
         tool != FETCH
             && (!loaded.policy.declares(tool) || loaded.config.tools_on.value.contains(tool))
     };
-    let names = used(&loaded, offered);
-    let profiles = names.filter_map(|name| loaded.profiles.get(name)).cloned().collect();
-    Ok(Settings::new(loaded, profiles).named(directory))
+    let names = used(loaded, offered);
+    names.filter_map(|name| loaded.profiles.get(name)).cloned().collect()
 }
 
 /// Returns the names of the profiles under which a rule allows one of these tools.

@@ -61,7 +61,7 @@ fn a_file_in_the_current_directory_is_not_read() -> io::Result<()> {
     // Named, the same file keeps the server from starting.
     let output = format!(
         "cofferdam: --config-json: {}: `enabled` is false\n\
-         hint: set it to true, or leave out --config-json\n",
+         hint: set it to true, or start without this file\n",
         file.display()
     );
     assert_eq!(served(directory.path(), &["--config-json", "config.json"])?, (Some(125), output));

@@ -88,11 +88,26 @@ pub struct GrantRequest {
     /// Variables, memory and network, in addition to those of profiles.
     pub additions: ProfileAdditions,
     /// Sockets as typed, in addition to those of the configuration.
-    pub sockets: Vec<String>,
+    pub sockets: Vec<SocketFlag>,
     /// Choice of tool chains, if one was typed.
     pub toolchains: Option<ToolchainChoice>,
     /// True if cells run scripts of a project.
     pub has_scripts: bool,
+}
+
+/// A socket as typed: `NAME=PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketFlag {
+    /// Flag that has it, for messages.
+    pub flag: &'static str,
+    pub typed: String,
+}
+
+impl SocketFlag {
+    /// Collects the values of one flag.
+    pub(crate) fn all(flag: &'static str, typed: &[String]) -> Vec<Self> {
+        typed.iter().map(|typed| Self { flag, typed: typed.clone() }).collect()
+    }
 }
 
 /// A host path that the operator grants to cells.

@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
 use super::config_paths::HostTree;
+use super::request::SocketFlag;
 use crate::commands::error::CliError;
 use crate::commands::settings::Settings;
 use cell::report::raw;
@@ -37,7 +38,7 @@ pub(crate) const LET_A_PROFILE: &str =
 /// Origin of a socket's name, and its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SocketRequest {
-    /// `--socket`, or the line of a file.
+    /// The flag, or the line of a file.
     pub origin: String,
     pub host: PathBuf,
 }
@@ -51,15 +52,15 @@ impl Settings {
     ///
     /// # Errors
     /// A socket that is refused; a flag if no profile in use takes sockets.
-    pub(crate) fn grant_sockets(&mut self, flags: &[String]) -> Result<(), CliError> {
+    pub(crate) fn grant_sockets(&mut self, flags: &[SocketFlag]) -> Result<(), CliError> {
         let named = &self.loaded.config.nested_sockets;
         let requests = configured(&named.value, &named.source.to_string());
         let requests = with_flags(requests, flags)?;
         if !self.takes_sockets() {
             return match flags.first() {
                 None => Ok(()),
-                Some(flag) => Err(CliError::new(format!(
-                    "--socket: `{flag}`: no profile in use has `unix_sockets`"
+                Some(SocketFlag { flag, typed }) => Err(CliError::new(format!(
+                    "{flag}: `{typed}`: no profile in use has `unix_sockets`"
                 ))
                 .with_hint(LET_A_PROFILE)),
             };
@@ -105,20 +106,21 @@ impl Settings {
 /// A flag that is not `NAME=PATH`, or a name given twice.
 pub(crate) fn with_flags(
     mut requests: SocketRequests,
-    flags: &[String],
+    flags: &[SocketFlag],
 ) -> Result<SocketRequests, CliError> {
     let mut typed = SocketRequests::new();
-    for flag in flags {
+    for SocketFlag { flag, typed: text } in flags {
         let bad = |fault: &str| {
-            CliError::new(format!("--socket: `{flag}` {fault}"))
+            CliError::new(format!("{flag}: `{text}` {fault}"))
                 .with_hint("write NAME=PATH, such as skills=/run/user/1000/skills.sock")
         };
-        let (name, path) = flag.split_once('=').ok_or_else(|| bad("has no `=`"))?;
+        let (name, path) = text.split_once('=').ok_or_else(|| bad("has no `=`"))?;
         let name = SocketName::new(name).ok_or_else(|| {
             bad("has a name that is not lower-case letters, digits and dashes, at most 32")
         })?;
         let host = std::path::absolute(path).map_err(|_| bad("names no socket"))?;
-        if typed.insert(name, SocketRequest { origin: "--socket".to_owned(), host }).is_some() {
+        let origin = (*flag).to_owned();
+        if typed.insert(name, SocketRequest { origin, host }).is_some() {
             return Err(bad("names a socket that was named before"));
         }
     }
@@ -237,6 +239,7 @@ mod tests {
 
     fn flags(flags: &[&str]) -> Result<Vec<String>, String> {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let flags = SocketFlag::all("--socket", &flags);
         let requests = with_flags(SocketRequests::new(), &flags).map_err(|error| error.text())?;
         let shown = |(name, request): (&SocketName, &SocketRequest)| {
             format!("{name} {}", request.host.display())
@@ -270,10 +273,13 @@ mod tests {
         assert!(flags(&["a=/b", "a=/c"]).is_err_and(|error| error.contains("named before")));
         let name = SocketName::new("skills").unwrap_or_else(|| unreachable!("well formed"));
         let file = configured(&BTreeMap::from([(name, PathBuf::from("/file"))]), "here");
-        let both = with_flags(file, &["skills=/flag".to_owned()])?;
+        let typed = SocketFlag::all("--nested", &["skills=/flag".to_owned()]);
+        let both = with_flags(file, &typed)?;
         assert_eq!(
-            both.values().map(|request| request.host.as_path()).collect::<Vec<_>>(),
-            [Path::new("/flag")]
+            both.values()
+                .map(|request| (request.origin.as_str(), request.host.as_path()))
+                .collect::<Vec<_>>(),
+            [("--nested", Path::new("/flag"))]
         );
         Ok(())
     }

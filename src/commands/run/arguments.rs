@@ -6,7 +6,9 @@ use std::path::Path;
 use clap::Args;
 
 use crate::commands::error::CliError;
-use crate::commands::grants::request::{self, GrantFlags, GrantRequest, GrantsFor, PathFlags};
+use crate::commands::grants::request::{
+    self, GrantFlags, GrantRequest, GrantsFor, PathFlags, SocketFlag,
+};
 use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
 use model::job::ProfileName;
 use model::profile::ProfileAdditions;
@@ -130,7 +132,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
             egress: request::egress(&typed.grants.egress)?,
             ..ProfileAdditions::default()
         },
-        sockets: typed.grants.socket.clone(),
+        sockets: SocketFlag::all("--socket", &typed.grants.socket),
         toolchains: typed.grants.toolchains.clone(),
         has_scripts: false,
     };

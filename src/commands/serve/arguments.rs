@@ -12,7 +12,7 @@ use super::served_project;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use crate::commands::grants::request::{
-    self, GrantFlags, GrantRequest, GrantsFor, MountRequest, PathFlags, WORKSPACE,
+    self, GrantFlags, GrantRequest, GrantsFor, MountRequest, PathFlags, SocketFlag, WORKSPACE,
 };
 use config::HostContext;
 use config::mcp_server::McpSettings;
@@ -53,7 +53,11 @@ pub struct ServeArguments {
     /// Memory of each cell that has a workspace, more or less than its profile has: 512M, 4G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size))]
     pub memory: Option<Size>,
-    /// Read commandTimeout, enabled and network from a config.json; none is read that is not named here
+    /// Grant a Unix socket of another server, as /tmp/mcp-sockets/NAME.sock, to the cells of bash and bash_exec, which get
+    /// the profile `nested`
+    #[arg(long, value_name = "NAME=PATH")]
+    pub nested: Vec<String>,
+    /// Read commandTimeout, enabled and network from this config.json, instead of that of the configuration directory
     #[arg(long, value_name = "FILE")]
     pub config_json: Option<PathBuf>,
     /// Show these groups of tools: calc, math, shell, exec, info, history, files; without it `[tools] groups`, else calc,shell
@@ -110,7 +114,11 @@ pub(super) fn request(
         cells: GrantsFor::Server,
         mounts: mounts(typed, home)?,
         additions,
-        sockets: typed.grants.socket.clone(),
+        sockets: [
+            SocketFlag::all("--socket", &typed.grants.socket),
+            SocketFlag::all("--nested", &typed.nested),
+        ]
+        .concat(),
         toolchains: typed.grants.toolchains.clone(),
         has_scripts: typed.project.is_some(),
     })

@@ -48,7 +48,7 @@ pub struct HttpFlags {
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
     /// Serve MCP over raw TCP, one message a line, at an address of loopback; without a token, so only while cells have
-    /// nothing of the host. `network` of --config-json does the same
+    /// nothing of the host. `network` of a config.json does the same
     #[arg(long, value_name = "ADDRESS")]
     pub tcp: Option<String>,
     /// Let only this proxy connect to --http; it speaks TLS with clients
@@ -117,7 +117,7 @@ impl TcpPlan {
         };
         let refused = |reason: &str| {
             CliError::new(format!("--tcp: `{}` {reason}", address.escape_default())).with_hint(
-                "use --http, which has tokens and TLS, or a tunnel: ssh -L 3000:127.0.0.1:3000 HOST",
+                "use --http with a token and TLS, or a tunnel: ssh -L 3000:127.0.0.1:3000 HOST",
             )
         };
         let at = match endpoint(&address) {

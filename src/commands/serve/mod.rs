@@ -25,6 +25,7 @@ use crate::commands::streams::Streams;
 use crate::commands::{settings, start};
 use arguments::ServeArguments;
 use config::HostContext;
+use config::json::ConfigJson;
 use config::mcp_server::McpSettings;
 use config::policy::Principal;
 use http::Scopes;
@@ -57,7 +58,10 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
     if at_terminal && typed.listener.http.is_none() && typed.listener.tcp.is_none() {
         eprintln!("{ON_A_TERMINAL}");
     }
-    let settings = settings::load_with(config, mcp, &typed.on)?;
+    let mut settings = settings::load_with(config, mcp, &typed.on)?;
+    if !typed.nested.is_empty() {
+        settings = settings.nested()?;
+    }
     let asked = typed.project.as_deref();
     let read = |asked| served_project::read(asked, typed.project_hooks, config, &settings);
     let served = asked.map(read).transpose()?;
@@ -143,11 +147,7 @@ fn planned(
     config.exec = exec_options::in_force(config.exec.clone(), &typed.exec, std::env::var_os)?;
     let configured_egress = request::egress(&config.egress.value)
         .map_err(|error| error.with_hint("`[server] egress` in cofferdam.toml"))?;
-    if let Some(file) = &typed.config_json {
-        let json = config::json::read(file, &HostContext::of_this_process())
-            .map_err(|error| CliError::new(format!("--config-json: {error}")))?;
-        settings.json = Some(json);
-    }
+    settings.json = config_json(typed, settings.loaded.origin.directory())?;
     let files = listener::files(&typed.listener, &config.http).into_iter();
     let files = files.chain(mcp.file.clone()).chain(typed.config_json.clone());
     settings.named_configuration.extend(files);
@@ -159,6 +159,25 @@ fn planned(
     }
     plan.settings = plan.settings.scoped(ScopeWish::Optional);
     Ok(plan)
+}
+
+/// Reads the `config.json` that is named, or else that of the configuration directory.
+///
+/// # Errors
+/// A file that cannot be used.
+fn config_json(
+    typed: &ServeArguments,
+    directory: Option<&Path>,
+) -> Result<Option<ConfigJson>, CliError> {
+    let read = |file: &Path| config::json::read(file, &HostContext::of_this_process()).map(Some);
+    if let Some(file) = &typed.config_json {
+        return read(file).map_err(|error| CliError::new(format!("--config-json: {error}")));
+    }
+    let file = directory.map(|directory| directory.join("config.json"));
+    match file.filter(|file| file.symlink_metadata().is_ok()) {
+        Some(file) => read(&file).map_err(|error| CliError::new(error.to_string())),
+        None => Ok(None),
+    }
 }
 
 /// Begins to take changes of the project, if it is watched.

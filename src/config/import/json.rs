@@ -1,4 +1,5 @@
-//! `config.json` as some other servers of `bash` have it: read from a path that is named, and from nowhere else.
+//! `config.json` as some other servers of `bash` have it: read from a path that is named, or from the configuration
+//! directory, and from nowhere else.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -84,7 +85,7 @@ fn judge(text: &str) -> Result<(Option<Duration>, Option<JsonNetwork>), Mistake>
     if !written.enabled {
         return refuse(
             "`enabled` is false".to_owned(),
-            "set it to true, or leave out --config-json",
+            "set it to true, or start without this file",
         );
     }
     let Some(seconds) = written.command_timeout else { return Ok((None, network)) };
