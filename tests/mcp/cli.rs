@@ -1,6 +1,6 @@
-//! The binary's command line, without commands that run anything.
+//! The binary's command line, and what `doctor` leaves in a home.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn cofferdam(arguments: &[&str]) -> std::io::Result<Output> {
     Command::new(env!("CARGO_BIN_EXE_cofferdam")).args(arguments).output()
@@ -123,4 +123,26 @@ fn errors_have_colour_only_where_it_is_taken() {
         \u{1b}[1m\u{1b}[36mhint:\u{1b}[0m write --env NAME=VALUE\n";
     assert_eq!(errors_with(&[("CLICOLOR_FORCE", "1")]), painted);
     assert_eq!(errors_with(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), plain);
+}
+
+#[test]
+fn doctor_leaves_nothing_in_the_home() -> std::io::Result<()> {
+    let home = tempfile::tempdir()?;
+    let granted = tempfile::tempdir()?;
+    let run = |words: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_cofferdam"))
+            .args(words)
+            .current_dir(granted.path())
+            .env("HOME", home.path())
+            .env_remove("XDG_CACHE_HOME")
+            .stdin(Stdio::null())
+            .output()
+    };
+    let output = run(&["doctor"])?;
+    assert!(String::from_utf8_lossy(&output.stdout).contains("granted directory"), "{output:?}");
+    assert_eq!(std::fs::read_dir(home.path())?.count(), 0);
+    // The control: a command with a workspace keeps a cache there.
+    let output = run(&["run", "--rw", ".", "--", "true"])?;
+    assert_eq!(home.path().join(".cache").exists(), output.status.success(), "{output:?}");
+    Ok(())
 }

@@ -11,6 +11,11 @@ use model::outcome::in_words;
 
 /// Name of the layer.
 pub(super) const NAME: &str = "granted directory";
+/// Granted directory, below a temporary one.
+const GRANTED: &str = "granted";
+/// Directory of the user's caches for the trial, next to it. Otherwise the cache of the granted directory would stay in
+/// the user's own.
+const CACHES: &str = "caches";
 /// File that the cell writes.
 const FILE: &str = "written";
 
@@ -45,8 +50,10 @@ impl From<std::io::Error> for Failed {
     }
 }
 
-/// Runs a cell that writes into the directory.
-fn write_from_cell(config: Option<&Path>, directory: &Path) -> Result<(), Failed> {
+/// Runs a cell that writes into a directory below `temporary`.
+fn write_from_cell(config: Option<&Path>, temporary: &Path) -> Result<(), Failed> {
+    let directory = &temporary.join(GRANTED);
+    std::fs::create_dir(directory)?;
     let mut command = Command::new(std::env::current_exe()?);
     if let Some(config) = config {
         command.arg("--config").arg(config);
@@ -54,6 +61,7 @@ fn write_from_cell(config: Option<&Path>, directory: &Path) -> Result<(), Failed
     command.args(["run", "--rw"]).arg(directory).args(["--", "bash", "-c"]);
     command.arg(format!("echo granted > {FILE}"));
     command.current_dir(directory).stdin(Stdio::null());
+    command.env("XDG_CACHE_HOME", temporary.join(CACHES));
     let output = command.output()?;
     // A file that is missing or unreadable fails the comparison.
     let text = std::fs::read_to_string(directory.join(FILE)).unwrap_or_default();
