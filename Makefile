@@ -23,10 +23,12 @@ CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 ja
 NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 pip:python3-pip node:nodejs npm:npm git:git curl:curl wget:wget \
 	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
+DIST_NEEDS    := python3:python3 strip:binutils xz:xz-utils
+PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 setpriv:util-linux
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-suites test-systemd check-oldest-compiler deny
-.PHONY: help demo story test fuzz soak build install uninstall clean setup
+.PHONY: check-arm test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-suites test-systemd check-oldest-compiler deny
+.PHONY: help demo story test fuzz soak build dist install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build in minutes, and run a real MCP session'
@@ -48,6 +50,8 @@ help:
 	@echo 'make test-arm  the tests on kernels $(KERNELS) of an emulated machine for aarch64 (root; Debian 12)'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
+	@echo 'make dist      the packages of a release in target/dist: archive, deb, rpm, wheel, npm, MCPB, sums, parts, its selftest'
+	@echo 'make test-packages  install, use and remove each of them in a clean place (root; Debian)'
 	@echo 'make install   copy it, its manual pages and completions below $(DESTDIR)$(PREFIX) (PREFIX=… to change)'
 	@echo 'make clean     remove what was built'
 
@@ -153,6 +157,16 @@ soak: setup
 
 build: setup
 	$(CARGO) build --release --locked
+
+# cargo-deb, cargo-generate-rpm and cargo-cyclonedx are needed; without one of them it says how to get it.
+dist:
+	@scripts/setup $(RUN_NEEDS) $(DIST_NEEDS)
+	packaging/dist
+
+test-packages:
+	@scripts/setup $(RUN_NEEDS) $(PACKAGE_NEEDS)
+	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
+	tests/packages/run $(PART)
 
 # Builds only where nothing was built, so that `make build && sudo make install` works for a root
 # without Rust.

@@ -7,7 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 type Failed = Box<dyn std::error::Error>;
 
-const README: &str = include_str!("../../README.md");
+/// The pages with recipes for clients.
+const PAGES: [&str; 2] = [include_str!("../../README.md"), include_str!("../../docs/install.md")];
 /// Each client, its file in a project, and the key of its servers.
 const CLIENTS: [(&str, &str, &str); 6] = [
     ("claude-code", ".mcp.json", "mcpServers"),
@@ -164,7 +165,7 @@ fn a_directory_that_no_server_would_take_is_refused() -> Result<(), Failed> {
 }
 
 #[test]
-fn the_recipes_of_the_readme_are_what_is_written() -> Result<(), Failed> {
+fn documented_recipes_are_what_is_written() -> Result<(), Failed> {
     for (client, file) in [("claude-code", ".mcp.json"), ("codex", ".codex/config.toml")] {
         let project = tempfile::tempdir()?;
         setup(project.path(), &[client, "--yes"])?;
@@ -172,7 +173,8 @@ fn the_recipes_of_the_readme_are_what_is_written() -> Result<(), Failed> {
         let real = project.path().canonicalize()?;
         let text = text.replace(env!("CARGO_BIN_EXE_cofferdam"), "cofferdam");
         let text = text.replace(real.to_str().ok_or("no UTF-8")?, "/path/to/project");
-        assert!(README.contains(&format!("\n{text}```")), "{client}: {text}");
+        let recipe = format!("\n{text}```");
+        assert!(PAGES.iter().any(|page| page.contains(&recipe)), "{client}: {text}");
     }
     Ok(())
 }

@@ -156,10 +156,13 @@ fn every_layer_of_security_md_names_tests_that_exist() {
 }
 
 #[test]
-fn the_readme_opens_with_the_two_commands() {
+fn the_readme_opens_with_the_first_commands() {
+    let install =
+        README.lines().position(|line| line.trim_start().starts_with("sh target/dist/install.sh"));
     let demo = README.lines().position(|line| line.trim_start().starts_with("make demo"));
     let test = README.lines().position(|line| line.trim_start().starts_with("make test"));
     assert!(demo.is_some_and(|line| line < 12), "make demo: line {demo:?}");
+    assert_eq!(install.map(|line| line + 1), demo);
     assert_eq!(test, demo.map(|line| line + 1));
 }
 
