@@ -10,6 +10,7 @@ mod client;
 mod ends;
 mod hostile;
 mod inherited;
+mod packages;
 mod program;
 mod reasons;
 mod serve;
