@@ -68,7 +68,7 @@ pub enum Command {
     /// Run a program in a fresh cell
     Run(LazyArguments<run::arguments::RunArguments>),
     /// Serve MCP on standard input and output
-    Serve(LazyArguments<serve::arguments::ServeArguments>),
+    Serve(Box<LazyArguments<serve::arguments::ServeArguments>>),
     /// Evaluate an expression with bc, in a cell
     Calc(LazyArguments<calc::CalcArguments>),
     /// Add the server to the configuration of a client, with this project's directory as workspace
@@ -125,7 +125,7 @@ pub fn main() -> ExitCode {
     let config = cli.config.as_deref();
     let done = match cli.command {
         Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),
-        Command::Serve(LazyArguments(arguments)) => serve::main(&arguments, config),
+        Command::Serve(arguments) => serve::main(&arguments.0, config),
         Command::Calc(LazyArguments(arguments)) => calc::main(arguments, config),
         Command::Setup(LazyArguments(arguments)) => setup::main(&arguments),
         Command::Doctor(LazyArguments(arguments)) => doctor::main(&arguments, config),

@@ -1,7 +1,7 @@
 //! `cofferdam selftest`: the escape corpus on this machine, against cofferdam or another sandbox.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format;
 use crate::commands::terminal::colour::{Colour, Tone};
+use model::clock;
+use model::outcome::in_words;
 use model::receipt::Tier;
+use selftest::baseline::{Baseline, Changes};
 use selftest::conduct::{self, AttackResult};
-use selftest::corpus::{self, Attack, Class};
+use selftest::corpus::{self, Attack, Class, Severity};
 use selftest::judge::Target;
 use selftest::launch::Bench;
-use selftest::report::{Mark, ReportLine};
+use selftest::report::{Mark, ReportLine, RunAbout, TargetAbout};
+use selftest::targets::{self, Sandbox};
 use selftest::{lab, remains, report};
 
 /// No cell can be made here: nothing was tried.
@@ -31,20 +35,32 @@ const INTERRUPTED: u8 = 130;
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam selftest\n  \
-    cofferdam selftest --class kernel --json\n  \
-    cofferdam selftest --target 'bwrap --ro-bind / / --unshare-all'\n\n\
-    Exit codes: 0 all held; 1 a breach; 2 no verdict on something; 3 no cell can be made here")]
+    cofferdam selftest --only kernel,files --json\n  \
+    cofferdam selftest --target bwrap-hardened\n  \
+    cofferdam selftest --target 'bwrap --ro-bind / / --unshare-all {}' --sarif report.sarif\n  \
+    cofferdam selftest --json --baseline before.json >now.json\n\n\
+    Exit codes: 0 all held, or nothing worse than the baseline; 1 a breach; 2 no verdict on something; 3 no cell can be made here")]
 pub struct SelftestArguments {
     /// Only attacks of this class
     #[arg(long, value_name = "CLASS", value_enum)]
     pub class: Option<Class>,
+    /// Only attacks of these topics: files, processes, network, egress, kernel, resources, information
+    #[arg(long, value_name = "TOPIC,…", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Only attacks whose success would be at least this severe
+    #[arg(long, value_name = "SEVERITY", value_enum)]
+    pub severity: Option<Severity>,
     /// Only these attacks, by their ids
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
-    /// Run against another sandbox: its command line up to the program, split at blanks;
-    /// {probe} is replaced by the helper's path, which it must show at the same path
-    #[arg(long, value_name = "ARGV PREFIX")]
+    /// Run against another sandbox: a name of --targets, or its command line, split at blanks.
+    /// `{}` is replaced by the program and its arguments (at the end without it), `{line}` by the
+    /// same as one word for a shell, {probe} by the helper's path, which it must show at the same path
+    #[arg(long, value_name = "NAME|COMMAND")]
     pub target: Option<String>,
+    /// List the sandboxes with a name, run nothing
+    #[arg(long)]
+    pub targets: bool,
     /// Isolation tier: namespaces+landlock+seccomp, or landlock+seccomp
     #[arg(long, value_name = "TIER", conflicts_with = "target")]
     pub tier: Option<Tier>,
@@ -57,6 +73,15 @@ pub struct SelftestArguments {
     /// Write a JUnit report as well
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
+    /// Write a SARIF report as well, for code scanning
+    #[arg(long, value_name = "FILE")]
+    pub sarif: Option<PathBuf>,
+    /// Write a table in Markdown as well
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Fail only if a verdict is worse than in this earlier report of --json
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
     /// Run a command in the network of attacks on egress, and write to this file which hosts it reached
     #[arg(long, value_name = "FILE", hide = true, requires = "words")]
     pub within_lab: Option<PathBuf>,
@@ -72,37 +97,130 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         let code = lab::run(record, &typed.words).map_err(failed)?;
         return Ok(u8::try_from(code).unwrap_or(u8::MAX));
     }
+    if typed.targets {
+        let known = targets::known().map_err(CliError::new)?;
+        let mut rows = format::Rows::default();
+        known.into_iter().for_each(|known| rows.add(known.name, known.about));
+        print_out(&rows.text())?;
+        return Ok(0);
+    }
     let probes = chosen(typed)?;
     if typed.list {
         let line = |probe: &Attack| format!("{}  {} ({})\n", probe.id, probe.title, probe.source);
         print_out(&probes.iter().map(line).collect::<String>())?;
         return Ok(0);
     }
-    let words = typed.target.iter().flat_map(|target| target.split_whitespace());
-    let words: Vec<String> = words.map(str::to_owned).collect();
-    let target = match (words.is_empty(), typed.tier.unwrap_or_default()) {
-        (false, _) => Target::Other(words.clone()),
-        (true, Tier::Full) => Target::Own,
-        (true, Tier::Bare) => Target::Lower,
+    // Read first: a mistake in it should not cost a run.
+    let baseline = typed.baseline.as_deref().map(earlier).transpose()?;
+    let target = match (&typed.target, typed.tier.unwrap_or_default()) {
+        (Some(target), _) => Target::Other(
+            Sandbox::named_or_typed(target)
+                .map_err(|reason| CliError::new(format!("selftest: --target: {reason}")))?,
+        ),
+        (None, Tier::Full) => Target::Own,
+        (None, Tier::Bare) => Target::Lower,
     };
     if target == Target::Own || target == Target::Lower {
         check_root(&IdMap::read()?)?;
     }
+    let about = about(&target)?;
+    let target = match target {
+        Target::Other(sandbox) => Target::Other(sandbox.resolved()),
+        Target::Own | Target::Lower => target,
+    };
     let results = verdicts(target, &probes)?;
-    if let Some(file) = &typed.junit {
-        std::fs::write(file, report::junit(&results)).map_err(|error| {
-            CliError::new(format!("--junit: {}: {error}", file.display())).with_code(NO_VERDICT)
-        })?;
-    }
+    let about = RunAbout { time: clock::now(), ..about };
+    write_files(typed, &results, &about)?;
     let text = if typed.json {
-        report::json(&results, &words)
-            .map_err(|error| CliError::new(format!("selftest: {error}")))?
+        report::json(&results, &about).map_err(unwritten)?
     } else {
         let colour = Colour::of_output();
         report::lines(&results).iter().map(|line| shown(line, colour)).collect()
     };
     print_out(&text)?;
-    Ok(report::Count::of_results(&results).exit_code())
+    match baseline {
+        None => Ok(report::Count::of_results(&results).exit_code()),
+        Some(baseline) => Ok(compared(&baseline, &results)),
+    }
+}
+
+/// Describes the run; the time is that of its end.
+fn about(target: &Target) -> Result<RunAbout, CliError> {
+    let own = |tier: Tier| TargetAbout {
+        name: selftest::OWN.to_owned(),
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        command: ["cofferdam", "run", "--tier", tier.name()].map(str::to_owned).into(),
+    };
+    let target = match target {
+        Target::Own => own(Tier::Full),
+        Target::Lower => own(Tier::Bare),
+        Target::Other(sandbox) => TargetAbout {
+            name: sandbox.name.clone(),
+            version: sandbox.version(),
+            command: sandbox.command.clone(),
+        },
+    };
+    let kernel = nix::sys::utsname::uname().map_err(broken)?;
+    Ok(RunAbout {
+        cofferdam: env!("CARGO_PKG_VERSION").to_owned(),
+        target,
+        kernel: kernel.release().to_string_lossy().into_owned(),
+        uid: nix::unistd::geteuid().as_raw(),
+        time: String::new(),
+    })
+}
+
+/// Writes the reports that were asked for.
+fn write_files(
+    typed: &SelftestArguments,
+    results: &[AttackResult],
+    about: &RunAbout,
+) -> Result<(), CliError> {
+    let write = |option: &str, file: &Path, text: String| {
+        std::fs::write(file, text).map_err(|error| {
+            let message = format!("selftest: {option}: {}: {error}", file.display());
+            CliError::new(message).with_code(NO_VERDICT)
+        })
+    };
+    if let Some(file) = &typed.junit {
+        write("--junit", file, report::junit(results))?;
+    }
+    if let Some(file) = &typed.sarif {
+        write("--sarif", file, report::sarif(results, about).map_err(unwritten)?)?;
+    }
+    if let Some(file) = &typed.markdown {
+        write("--markdown", file, report::markdown(results, about))?;
+    }
+    Ok(())
+}
+
+fn unwritten(error: serde_json::Error) -> CliError {
+    CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT)
+}
+
+/// Reads the report that results are compared with.
+fn earlier(file: &Path) -> Result<Baseline, CliError> {
+    let failed = |reason: String| {
+        CliError::new(format!("selftest: --baseline: {}: {reason}", file.display()))
+            .with_hint("make one with: cofferdam selftest --json >FILE")
+            .with_code(NO_VERDICT)
+    };
+    let text = std::fs::read(file).map_err(|error| failed(in_words(&error)))?;
+    Baseline::parse(&text).map_err(failed)
+}
+
+/// Reports on standard error what is worse than the baseline. Returns the exit code.
+fn compared(baseline: &Baseline, results: &[AttackResult]) -> u8 {
+    let Changes { worse, new } = baseline.changes(results);
+    let list = |what: &str, ids: &[&str]| {
+        if !ids.is_empty() {
+            eprintln!("selftest: {what}: {}", ids.join(" "));
+        }
+    };
+    list("worse than the baseline", &worse);
+    list("not held, and not in the baseline", &new);
+    let worse = results.iter().filter(|one| worse.contains(&one.id.as_str()));
+    report::Count::of_results(worse).exit_code()
 }
 
 /// Formats a line of the report. Observations may contain any bytes, so what a terminal acts on is escaped.
@@ -228,8 +346,16 @@ fn chosen(typed: &SelftestArguments) -> Result<Vec<Attack>, CliError> {
         return Err(CliError::new(format!("selftest: there is no attack `{unknown}`"))
             .with_hint("cofferdam selftest --list names them"));
     }
+    if let Some(unknown) = typed.only.iter().find(|only| !corpus::topics().any(|one| one == *only))
+    {
+        let known = corpus::topics().collect::<Vec<_>>().join(", ");
+        return Err(CliError::new(format!("selftest: there is no topic `{unknown}`"))
+            .with_hint(format!("the topics are {known}")));
+    }
     probes.retain(|probe| {
         typed.class.is_none_or(|class| probe.class == class)
+            && typed.severity.is_none_or(|severity| probe.class.severity() >= severity)
+            && (typed.only.is_empty() || typed.only.iter().any(|only| only == probe.topic))
             && (typed.ids.is_empty() || typed.ids.contains(&probe.id))
     });
     Ok(probes)

@@ -45,6 +45,34 @@ impl Class {
     }
 }
 
+/// Severity of a breach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Information about the host.
+    Low,
+    /// More kernel code, or more resources.
+    Medium,
+    /// Something outside of the sandbox is read, changed or reached.
+    High,
+}
+
+impl Class {
+    /// Returns the severity of a breach by an attack of this class.
+    pub fn severity(self) -> Severity {
+        match self {
+            Self::Escape => Severity::High,
+            Self::Kernel | Self::Resource => Severity::Medium,
+            Self::Information => Severity::Low,
+        }
+    }
+}
+
+/// Returns the topics, in order.
+pub fn topics() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(topic, _)| *topic)
+}
+
 /// How the positive control is run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

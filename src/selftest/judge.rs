@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::corpus::{Attack, ControlMode, Harm, When, Whom};
 use super::run_result::Ran;
+use super::targets::Sandbox;
 
 /// The sandbox that the corpus runs against.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +14,7 @@ pub enum Target {
     Own,
     /// The same in the tier `landlock+seccomp`.
     Lower,
-    /// Another sandbox, given by the words before the command.
-    Other(Vec<String>),
+    Other(Sandbox),
 }
 
 /// Result of running an attack.
@@ -62,6 +62,27 @@ pub enum AttackVerdict {
     NotApplicable {
         why: String,
     },
+}
+
+impl AttackVerdict {
+    /// Returns the verdict as the JSON report names it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Held { .. } => "held",
+            Self::Breach { .. } => "breach",
+            Self::NoVerdict { .. } => "no_verdict",
+            Self::Known { .. } => "known",
+            Self::NotApplicable { .. } => "not_applicable",
+        }
+    }
+
+    /// Returns true unless the attack was held or does not apply.
+    pub(crate) fn needs_attention(&self) -> bool {
+        match self {
+            Self::Breach { .. } | Self::NoVerdict { .. } | Self::Known { .. } => true,
+            Self::Held { .. } | Self::NotApplicable { .. } => false,
+        }
+    }
 }
 
 /// Mechanism that limits the memory of a cell.
@@ -126,6 +147,9 @@ pub fn not_applicable(
     let reason = match (wrong_user, target, &probe.ours) {
         (Some(wrong_user), _, _) => wrong_user.to_owned(),
         (None, Target::Other(_), Some(why)) => why.clone(),
+        (None, Target::Other(sandbox), None) if sandbox.leaves_out(probe).is_some() => {
+            sandbox.leaves_out(probe).unwrap_or_default()
+        }
         (None, _, _) if probe.missing_call().is_some() => {
             let call = probe.missing_call().unwrap_or_default();
             format!("processors of this kind have no call `{call}`")

@@ -80,13 +80,13 @@ impl Bench {
     pub fn inside(&self, probe: &Attack, line: &str, stage: &Stage) -> std::io::Result<Ran> {
         let location = self.location(stage);
         let line = stage.fill(&location.entered(line), &location);
-        let mut words = match &self.target {
-            Target::Own | Target::Lower => self.command_line(probe, stage),
-            Target::Other(prefix) => {
-                prefix.iter().map(|word| stage.fill(word, &self.outside(stage))).collect()
+        let argv = vec!["bash".to_owned(), "-c".to_owned(), line];
+        let words = match &self.target {
+            Target::Own | Target::Lower => [self.command_line(probe, stage), argv].concat(),
+            Target::Other(sandbox) => {
+                sandbox.around(argv, |word| stage.fill(word, &self.outside(stage)))
             }
         };
-        words.extend(["bash".to_owned(), "-c".to_owned(), line]);
         self.run(probe, &self.with_network(probe, words, stage), stage)
     }
 
@@ -157,18 +157,17 @@ impl Bench {
     /// Returns a command that is not an attack, with the sandbox's words before it.
     fn prefixed<const N: usize>(&self, words: [String; N]) -> Vec<String> {
         let helper = self.helper.display().to_string();
-        let mut all = match &self.target {
+        match &self.target {
             Target::Own | Target::Lower => {
-                let mut words = self.granted(Some(&self.config));
-                words.push("--".to_owned());
-                words
+                let mut all = self.granted(Some(&self.config));
+                all.push("--".to_owned());
+                all.extend(words);
+                all
             }
-            Target::Other(prefix) => {
-                prefix.iter().map(|word| word.replace("{probe}", &helper)).collect()
+            Target::Other(sandbox) => {
+                sandbox.around(words.into(), |word| word.replace("{probe}", &helper))
             }
-        };
-        all.extend(words);
-        all
+        }
     }
 
     /// Compares the sandbox's mount and pid namespaces with the host's by their inode numbers,

@@ -5,7 +5,8 @@
 //! [`launch`] runs it without a sandbox and inside one, and [`judge`] first checks the targets from
 //! outside and then the program's output. [`remains`] removes its leftovers. [`resources`] checks
 //! that the host can bear it. [`lab`] is the network for attacks on egress. [`conduct`] runs all
-//! attacks, and [`report`] prints the verdicts.
+//! attacks, [`report`] prints the verdicts, and [`baseline`] compares them with an earlier run's.
+//! [`targets`] has other sandboxes as data.
 //!
 //! *Architecture Invariant:* nothing here makes a cell. Cells are made by `cofferdam run`, as users
 //! make them. Only harmless attacks run without a sandbox, in a directory that is made for them and
@@ -13,6 +14,7 @@
 
 #![deny(unreachable_pub)]
 
+pub mod baseline;
 pub mod conduct;
 pub mod corpus;
 pub mod judge;
@@ -23,4 +25,8 @@ pub mod report;
 pub mod resources;
 mod run_result;
 pub mod stage;
+pub mod targets;
 pub(crate) mod traces;
+
+/// Name of cofferdam's own cells in reports.
+pub const OWN: &str = "cofferdam run";

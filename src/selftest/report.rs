@@ -1,11 +1,13 @@
-//! Reports the results: a table by topic for people, JSON and JUnit for programs.
+//! Reports the results: a table by topic for people, JSON, JUnit, SARIF and Markdown for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::conduct::AttackResult;
+use super::corpus::Severity;
 use super::judge::AttackVerdict;
 
 /// Number of attacks per verdict.
@@ -108,11 +110,8 @@ pub fn lines(results: &[AttackResult]) -> Vec<ReportLine> {
     }
     let head = "topic         held  unshown  breach  known  no verdict  not applicable";
     lines.push(ReportLine::plain(head));
-    let mut topics: Vec<&str> = results.iter().map(|one| one.topic).collect();
-    topics.dedup();
-    for topic in topics {
-        let count = Count::of_results(results.iter().filter(|one| one.topic == topic));
-        lines.push(ReportLine::plain(count.row(topic)));
+    for topic in topics_of(results) {
+        lines.push(ReportLine::plain(count_of(results, topic).row(topic)));
     }
     lines.push(ReportLine::plain(Count::of_results(results).row("all")));
     lines.extend(unshown(results));
@@ -155,20 +154,223 @@ fn unshown(results: &[AttackResult]) -> Vec<ReportLine> {
     lines
 }
 
+/// The run that a report is about.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunAbout {
+    /// Version of cofferdam, whose corpus it is.
+    pub cofferdam: String,
+    pub target: TargetAbout,
+    /// Release of the kernel (uname(2)).
+    pub kernel: String,
+    /// User id of the run.
+    pub uid: u32,
+    /// Time of its end (RFC 3339).
+    pub time: String,
+}
+
+/// The sandbox that was attacked.
+#[derive(Debug, Clone, Serialize)]
+pub struct TargetAbout {
+    pub name: String,
+    /// First line that its version command prints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Words of its command line, with placeholders.
+    pub command: Vec<String>,
+}
+
+/// Share of attacks that were held, of those with a verdict, in per cent.
+///
+/// A known breach counts as a breach.
+fn score(count: Count) -> Option<f64> {
+    let failed = count.breaches + count.known;
+    let judged = u32::try_from(count.held + failed).ok().filter(|judged| *judged > 0)?;
+    let held = u32::try_from(count.held).ok()?;
+    Some((f64::from(held) * 1000.0 / f64::from(judged)).round() / 10.0)
+}
+
+/// Returns the score of each topic, and their mean: each topic counts the same, however many
+/// attacks it has.
+fn scores(results: &[AttackResult]) -> (Vec<(&'static str, f64)>, Option<f64>) {
+    let by_topic: Vec<(&str, f64)> = topics_of(results)
+        .into_iter()
+        .filter_map(|topic| Some((topic, score(count_of(results, topic))?)))
+        .collect();
+    let number = u32::try_from(by_topic.len()).ok().filter(|number| *number > 0);
+    let sum: f64 = by_topic.iter().map(|(_, score)| score).sum();
+    let mean = number.map(|number| (sum * 10.0 / f64::from(number)).round() / 10.0);
+    (by_topic, mean)
+}
+
+fn topics_of(results: &[AttackResult]) -> Vec<&'static str> {
+    let mut topics: Vec<&str> = results.iter().map(|one| one.topic).collect();
+    topics.dedup();
+    topics
+}
+
+fn count_of(results: &[AttackResult], topic: &str) -> Count {
+    Count::of_results(results.iter().filter(|one| one.topic == topic))
+}
+
+/// Version of the JSON report's schema, which docs/ci.md describes. It changes when a field is
+/// removed or gets another meaning.
+pub const SCHEMA: u64 = 1;
+
 /// Returns the report for programs: one JSON object.
 ///
 /// # Errors
 /// A value cannot be represented in JSON.
-pub fn json(results: &[AttackResult], target: &[String]) -> serde_json::Result<String> {
+pub fn json(results: &[AttackResult], about: &RunAbout) -> serde_json::Result<String> {
     let count = Count::of_results(results);
-    let object = json!({
-        "target": if target.is_empty() { json!("cofferdam run") } else { json!(target) },
+    let (topics, all) = scores(results);
+    let topics: serde_json::Map<String, Value> =
+        topics.into_iter().map(|(topic, score)| (topic.to_owned(), json!(score))).collect();
+    let mut object = json!({ "schema": SCHEMA });
+    let RunAbout { cofferdam, target, kernel, uid, time } = about;
+    let rest = json!({
+        "cofferdam": cofferdam, "target": target, "kernel": kernel, "uid": uid, "time": time,
         "held": count.held, "unshown": count.unshown, "breaches": count.breaches,
         "known": count.known,
         "no_verdict": count.no_verdict, "not_applicable": count.not_applicable,
-        "probes": results.iter().map(serde_json::to_value).collect::<Result<Vec<Value>, _>>()?,
+        "score": { "weights": "each topic counts the same", "topics": topics, "all": all },
+        "probes": results.iter().map(probe).collect::<Result<Vec<Value>, _>>()?,
     });
+    if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
+        object.extend(rest);
+    }
     Ok(serde_json::to_string_pretty(&object)? + "\n")
+}
+
+fn probe(result: &AttackResult) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(result)?;
+    if let Value::Object(fields) = &mut value {
+        fields.insert("severity".to_owned(), serde_json::to_value(result.class.severity())?);
+    }
+    Ok(value)
+}
+
+/// Returns the report for code scanning: SARIF 2.1.0 (OASIS), with a rule for each attack that was
+/// not held. There is no file to blame: each result is located at the rules of the corpus.
+///
+/// # Errors
+/// A value cannot be represented in JSON.
+pub fn sarif(results: &[AttackResult], about: &RunAbout) -> serde_json::Result<String> {
+    let failed = results.iter().filter_map(|one| {
+        let (level, seen) = match &one.verdict {
+            AttackVerdict::Breach { seen } => ("error", seen.clone()),
+            AttackVerdict::NoVerdict { seen } => ("warning", format!("no verdict: {seen}")),
+            AttackVerdict::Known { seen, why } => ("note", format!("{seen}: {why}")),
+            AttackVerdict::Held { .. } | AttackVerdict::NotApplicable { .. } => return None,
+        };
+        Some((one, level, seen))
+    });
+    let failed: Vec<_> = failed.collect();
+    let rules: Vec<Value> = failed
+        .iter()
+        .map(|(one, _, _)| {
+            // Scores as CVSS has them, by which GitHub sorts.
+            let severity = match one.class.severity() {
+                Severity::High => "8.0",
+                Severity::Medium => "5.0",
+                Severity::Low => "3.0",
+            };
+            json!({
+                "id": one.id,
+                "shortDescription": { "text": one.title },
+                "fullDescription": { "text": format!("{} ({})", one.title, one.source) },
+                "properties": { "tags": ["security", one.topic], "security-severity": severity },
+            })
+        })
+        .collect();
+    let target = &about.target.name;
+    let found: Vec<Value> = failed
+        .iter()
+        .map(|(one, level, seen)| {
+            json!({
+                "ruleId": one.id,
+                "level": level,
+                "message": { "text": format!("{} against {target}: {}", one.title, visible(seen)) },
+                "locations": [{ "physicalLocation": { "artifactLocation": {
+                    "uri": format!("tests/escape/{}.toml", one.topic) } } }],
+                "partialFingerprints": { "attack/v1": format!("{target}/{}", one.id) },
+            })
+        })
+        .collect();
+    let log = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{
+            "tool": { "driver": {
+                "name": "cofferdam selftest", "version": about.cofferdam, "rules": rules } },
+            "results": found,
+        }],
+    });
+    Ok(serde_json::to_string_pretty(&log)? + "\n")
+}
+
+/// Returns the report for a page or a pull request: a table by topic, and each attack that was not
+/// held with the command that plays it again.
+pub fn markdown(results: &[AttackResult], about: &RunAbout) -> String {
+    let target = &about.target;
+    let version = target.version.as_deref().unwrap_or_default();
+    let mut lines = vec![
+        format!("### {} {}", cell(&target.name), cell(version)).trim_end().to_owned(),
+        String::new(),
+        format!(
+            "cofferdam {}, Linux {}, uid {}, {}",
+            about.cofferdam, about.kernel, about.uid, about.time
+        ),
+        String::new(),
+        "| topic | held | breached | known | no verdict | not applicable | score |".to_owned(),
+        "|---|---|---|---|---|---|---|".to_owned(),
+    ];
+    let (scores, mean) = scores(results);
+    let percent = |score: Option<f64>| score.map_or("-".to_owned(), |score| format!("{score:.1}"));
+    let row = |name: &str, count: Count, score| {
+        let Count { held, unshown: _, breaches, known, no_verdict, not_applicable } = count;
+        format!(
+            "| {name} | {held} | {breaches} | {known} | {no_verdict} | {not_applicable} | {} |",
+            percent(score)
+        )
+    };
+    for topic in topics_of(results) {
+        let score = scores.iter().find(|(of, _)| *of == topic).map(|(_, score)| *score);
+        lines.push(row(topic, count_of(results, topic), score));
+    }
+    lines.push(row("all", Count::of_results(results), mean));
+    let open = results.iter().filter(|one| one.verdict.needs_attention());
+    let open: Vec<_> = open.collect();
+    if !open.is_empty() {
+        lines.extend([
+            String::new(),
+            "| attack | verdict | again |".to_owned(),
+            "|---|---|---|".to_owned(),
+        ]);
+    }
+    let prefix = match target.name.as_str() {
+        super::OWN => String::new(),
+        name => format!("--target {name} "),
+    };
+    for one in open {
+        let id = &one.id;
+        lines.push(format!(
+            "| {id} {} | {} | `cofferdam selftest {}{id}` |",
+            cell(&one.title),
+            one.verdict.word().replace('_', " "),
+            cell(&prefix)
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Escapes text for a cell of a table in Markdown.
+fn cell(text: &str) -> String {
+    visible(text).replace('|', "\\|").replace('`', "'")
+}
+
+/// Replaces control characters, which an attack may have printed, by dots.
+fn visible(text: &str) -> String {
+    text.chars().map(|one| if one.is_control() { '.' } else { one }).collect()
 }
 
 /// Returns the report for CI: one suite with a case per attack.
@@ -300,6 +502,69 @@ mod tests {
         ];
         assert_eq!(text, expected);
         assert_eq!(unshown(&results.split_off(10)), []);
+    }
+
+    fn about(name: &str) -> RunAbout {
+        let target = TargetAbout {
+            name: name.to_owned(),
+            version: Some("1 | 2".to_owned()),
+            command: vec![name.to_owned()],
+        };
+        let [cofferdam, kernel, time] = ["0.1", "6.1", "now"].map(str::to_owned);
+        RunAbout { cofferdam, target, kernel, uid: 1000, time }
+    }
+
+    #[test]
+    fn each_topic_has_the_same_weight_in_the_score() {
+        let mut results = four();
+        let lone =
+            AttackResult { topic: "kernel", ..one("K1", AttackVerdict::Held { unshown: None }) };
+        results.push(lone);
+        // Two of files were held, one breached, and one is known: half, and all of kernel.
+        assert_eq!(scores(&results), (vec![("files", 50.0), ("kernel", 100.0)], Some(75.0)));
+        assert_eq!(scores(&[]), (Vec::new(), None));
+        let json: Value =
+            serde_json::from_str(&json(&results, &about("box")).expect("well-formed"))
+                .expect("well-formed");
+        assert_eq!(json.pointer("/score/all"), Some(&serde_json::json!(75.0)));
+        assert_eq!(json.pointer("/probes/2/severity"), Some(&serde_json::json!("high")));
+        assert_eq!(json.pointer("/target/name"), Some(&serde_json::json!("box")));
+        assert_eq!(json.pointer("/schema"), Some(&serde_json::json!(SCHEMA)));
+    }
+
+    #[test]
+    fn sarif_has_a_rule_and_a_result_for_each_attack_that_was_not_held() {
+        let text = sarif(&four(), &about("box")).expect("well-formed");
+        let log: Value = serde_json::from_str(&text).expect("well-formed");
+        let run = log.pointer("/runs/0").expect("well-formed");
+        let ids = |pointer: &str, key: &str| -> Vec<String> {
+            let all = run.pointer(pointer).and_then(Value::as_array).expect("well-formed");
+            all.iter()
+                .map(|one| format!("{} {}", one[key].as_str().expect("well-formed"), one["level"]))
+                .collect()
+        };
+        assert_eq!(ids("/tool/driver/rules", "id"), ["F3 null", "F4 null", "F6 null"]);
+        let found = [r#"F3 "error""#, r#"F4 "warning""#, r#"F6 "note""#];
+        assert_eq!(ids("/results", "ruleId"), found);
+        let message = run.pointer("/results/0/message/text").and_then(Value::as_str);
+        assert_eq!(message, Some("title of F3 against box: `<a&b>\".`"));
+    }
+
+    #[test]
+    fn markdown_has_the_command_that_plays_a_breach_again() {
+        let text = markdown(&four(), &about("box"));
+        assert!(
+            text.starts_with("### box 1 \\| 2\n\ncofferdam 0.1, Linux 6.1, uid 1000, now\n"),
+            "{text}"
+        );
+        assert!(text.contains("| files | 2 | 1 | 1 | 1 | 1 | 50.0 |\n"), "{text}");
+        let again = "| F3 title of F3 | breach | `cofferdam selftest --target box F3` |\n";
+        assert!(text.contains(again), "{text}");
+        let own = markdown(&four(), &about(crate::OWN));
+        assert!(
+            own.contains("| F4 title of F4 | no verdict | `cofferdam selftest F4` |\n"),
+            "{own}"
+        );
     }
 
     #[test]
