@@ -154,9 +154,10 @@ impl WorkspaceCache {
 
 /// Returns true if a grant with guarded names contains the caches, or lies in them: names in the cache are not guarded.
 fn is_shared(mount: &MountRequest, caches: &Path) -> bool {
-    let host = mount.host.canonicalize();
-    matches!(mount.access, Access::ReadWrite | Access::Repository)
-        && host.is_ok_and(|host| caches.starts_with(&host) || host.starts_with(caches))
+    // First: resolving a path takes a system call for each part of it, and tool chains have many.
+    let is_guarded = matches!(mount.access, Access::ReadWrite | Access::Repository);
+    let touches = |host: PathBuf| caches.starts_with(&host) || host.starts_with(caches);
+    is_guarded && mount.host.canonicalize().is_ok_and(touches)
 }
 
 /// Returns the variables of cells that have the cache.

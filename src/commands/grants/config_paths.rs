@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use cell::c_path;
 use config::HostContext;
@@ -67,6 +68,18 @@ struct Mount {
     point: PathBuf,
 }
 
+/// The mounts of this process by their ids, read once for all directories that are examined.
+#[derive(Debug, Clone)]
+pub(crate) struct HostMounts(Rc<BTreeMap<u64, Mount>>);
+
+impl HostMounts {
+    /// # Errors
+    /// The list cannot be read.
+    pub(crate) fn read() -> std::io::Result<Self> {
+        Ok(Self(Rc::new(mounts(&std::fs::read("/proc/self/mountinfo")?))))
+    }
+}
+
 /// Location of a file: its filesystem, and the path in it.
 type Location = (String, PathBuf);
 
@@ -75,7 +88,7 @@ type Location = (String, PathBuf);
 pub(crate) struct HostTree {
     path: PathBuf,
     owner: u32,
-    mounts: BTreeMap<u64, Mount>,
+    mounts: HostMounts,
     /// Parts of filesystems that are in it.
     trees: Vec<Location>,
 }
@@ -84,12 +97,12 @@ impl HostTree {
     /// Examines a directory and the mounts below it.
     ///
     /// # Errors
-    /// A directory or mounts that cannot be examined.
-    pub(crate) fn examine(path: &Path) -> std::io::Result<Self> {
-        let mounts = mounts(&std::fs::read("/proc/self/mountinfo")?);
+    /// A directory that cannot be examined.
+    pub(crate) fn examine(path: &Path, mounts: &HostMounts) -> std::io::Result<Self> {
         let owner = std::fs::metadata(path)?.uid();
+        let mounts = mounts.clone();
         let mut tree = Self { path: path.to_owned(), owner, mounts, trees: Vec::new() };
-        let below = tree.mounts.values().filter(|mount| mount.point.starts_with(path));
+        let below = tree.mounts.0.values().filter(|mount| mount.point.starts_with(path));
         let below = below.map(|mount| (mount.device.clone(), mount.root.clone()));
         tree.trees = tree.location(path).into_iter().chain(below).collect();
         Ok(tree)
@@ -120,7 +133,7 @@ impl HostTree {
     }
 
     fn location(&self, path: &Path) -> Option<Location> {
-        let mount = self.mounts.get(&mount_id(&c_path(path).ok()?).ok()?)?;
+        let mount = self.mounts.0.get(&mount_id(&c_path(path).ok()?).ok()?)?;
         let below = path.strip_prefix(&mount.point).ok()?;
         let in_filesystem = match below.as_os_str().is_empty() {
             true => mount.root.clone(),
@@ -268,8 +281,9 @@ mod tests {
 
         /// Returns the part of the configuration that a writer to `grant` reaches, and how.
         fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Exposure)> {
-            let tree =
-                HostTree::examine(&self.path(grant)).unwrap_or_else(|error| panic!("{error}"));
+            let tree = HostMounts::read()
+                .and_then(|mounts| HostTree::examine(&self.path(grant), &mounts))
+                .unwrap_or_else(|error| panic!("{error}"));
             let paths = with_parts(&self.path(config));
             let (path, exposure) = tree.reaches(&paths)?;
             let path = path.strip_prefix(self.path("")).unwrap_or(path);

@@ -14,7 +14,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{AccessFlags, faccessat};
 
-use super::config_paths::{self, Exposure, HostTree};
+use super::config_paths::{self, Exposure, HostMounts, HostTree};
 use super::request::{MountRequest, WORKSPACE};
 use super::tier;
 use crate::commands::error::CliError;
@@ -119,10 +119,11 @@ pub(crate) fn grant_all(
     let names = &settings.loaded.config.guard_names.value;
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
+    let mut host = None;
     for grant in resolve_all(&requests)? {
         let PathRequest { flag, mount } = grant.request;
         if flag != Flag::Ro {
-            check_writable(settings, &grant)?;
+            check_writable(settings, &grant, &mut host)?;
         }
         let MountRequest { cell, access, .. } = mount.clone();
         let also = Rc::clone(&also);
@@ -138,15 +139,33 @@ pub(crate) fn grant_all(
     Ok(all)
 }
 
-/// Checks a directory that cells may write to: it must not contain the configuration of cofferdam itself.
-fn check_writable(settings: &Settings, grant: &ResolvedGrant<'_>) -> Result<(), CliError> {
+/// Parts of the host that a directory is compared with before cells may write to it.
+struct Host {
+    mounts: HostMounts,
+    configuration: Vec<PathBuf>,
+}
+
+/// Checks a directory that cells may write to: it must not contain the configuration of cofferdam itself. `host` is
+/// filled for the first one.
+fn check_writable(
+    settings: &Settings,
+    grant: &ResolvedGrant<'_>,
+    host: &mut Option<Host>,
+) -> Result<(), CliError> {
     let bad = |fault: &str| CliError::new(format!("{} {fault}", grant.request));
     if !grant.is_directory {
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }
-    let tree =
-        HostTree::examine(&grant.host).map_err(|error| bad(&in_words(&error).to_string()))?;
-    match tree.reaches(&configuration_paths(settings)) {
+    let failed = |error: std::io::Error| bad(&in_words(&error).to_string());
+    let Host { mounts, configuration } = match host {
+        Some(known) => known,
+        None => host.insert(Host {
+            mounts: HostMounts::read().map_err(failed)?,
+            configuration: configuration_paths(settings),
+        }),
+    };
+    let tree = HostTree::examine(&grant.host, mounts).map_err(failed)?;
+    match tree.reaches(configuration) {
         None => Ok(()),
         Some((path, Exposure::Through)) => {
             let path = path.display();

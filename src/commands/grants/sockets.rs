@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
-use super::config_paths::HostTree;
+text:use super::config_paths::{HostMounts, HostTree};
 use super::request::SocketFlag;
 use crate::commands::error::CliError;
 use crate::commands::settings::Settings;
@@ -83,8 +83,13 @@ impl Settings {
     fn check_writable_grants(&self) -> Result<(), CliError> {
         let granted = self.granted.iter().flatten();
         let writable = granted.filter(|granted| granted.access != Access::ReadOnly);
+        if self.sockets.is_empty() {
+            return Ok(());
+        }
+        let mounts = HostMounts::read()
+            .map_err(|error| CliError::new(format!("the host's mounts: {}", in_words(&error))))?;
         for granted in writable {
-            let tree = HostTree::examine(&granted.host).map_err(|error| {
+            let tree = HostTree::examine(&granted.host, &mounts).map_err(|error| {
                 CliError::new(format!("`{}`: {}", granted.host.display(), in_words(&error)))
             })?;
             let is_inside =
