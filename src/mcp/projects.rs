@@ -14,8 +14,8 @@ use std::sync::Arc;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use rmcp::ErrorData;
 use rmcp::model::{
-    CallToolResult, CompleteRequestParams, CompleteResult, CompletionInfo, JsonObject,
-    ReadResourceResult, Reference, ResourceContents, ResultType,
+    CallToolResult, ClientCapabilities, CompleteRequestParams, CompleteResult, CompletionInfo,
+    JsonObject, ReadResourceResult, Reference, ResourceContents, ResultType,
 };
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ use super::pages::{self, Paged};
 use super::reply;
 use admission::admit_call;
 use projects::{
-    AskedCompletion, AskedResource, CompletionRequest, FetchError, FetchRequest, Project,
-    ResourceContent, SUGGESTIONS, ScriptError, ScriptLaunch, ScriptRoot, ScriptTool,
+    AskedCompletion, AskedResource, CompletionRequest, FetchError, FetchRequest, PAGE_TYPE,
+    Project, ResourceContent, SUGGESTIONS, ScriptError, ScriptLaunch, ScriptRoot, ScriptTool,
 };
 use roots::ClientRoots;
 use script_run::{ScriptRun, error_data, random_mark};
@@ -244,8 +244,19 @@ fn contents(content: ResourceContent, asked: AskedResource) -> ResourceContents 
 /// Returns true if a client can display pages.
 fn shows_pages(context: &Context) -> bool {
     let client = context.peer.as_ref().and_then(|peer| peer.peer_info());
-    let extensions = client.as_ref().and_then(|client| client.capabilities.extensions.as_ref());
+    client.as_ref().is_some_and(|client| knows_pages(&client.capabilities))
+}
+
+/// Returns true if these are the capabilities of a client that can display pages.
+pub(crate) fn knows_pages(capabilities: &ClientCapabilities) -> bool {
+    let extensions = capabilities.extensions.as_ref();
     extensions.is_some_and(|all| all.contains_key(PAGES_EXTENSION))
+}
+
+/// Returns the server's part of the agreement about pages.
+pub(crate) fn pages_extension() -> (String, JsonObject) {
+    let types = json!([PAGE_TYPE]);
+    (PAGES_EXTENSION.to_owned(), JsonObject::from_iter([("mimeTypes".to_owned(), types)]))
 }
 
 fn internal_error(refused: Refused) -> ErrorData {

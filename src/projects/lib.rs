@@ -59,6 +59,7 @@ pub use settings::{FetchBounds, ProjectSettings, ToolFilter};
 pub use stream::{ScriptEvent, ScriptStream, StreamLimits};
 pub use token::RemoteToken;
 pub use tools::ScriptTool;
+pub use ui::PAGE_TYPE;
 pub use watcher::reports::{
     FRAME_BYTES, ListedChanges, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport, framed,
 };

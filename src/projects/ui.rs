@@ -11,7 +11,7 @@ use crate::tools::ScriptTool;
 use crate::tree::{Tree, leaves};
 
 /// MIME type of such a page (MCP Apps).
-pub(crate) const MIME_TYPE: &str = "text/html;profile=mcp-app";
+pub const PAGE_TYPE: &str = "text/html;profile=mcp-app";
 /// Name of the provider of pages.
 pub(crate) const PROVIDER: &str = "ui";
 /// File of metadata of a page.
@@ -114,7 +114,7 @@ fn page(
         path: folder.to_owned(),
         description: description.unwrap_or_else(|| format!("UI resource for {name}")),
         uri: uri(server, name),
-        mime_type: MIME_TYPE.to_owned(),
+        mime_type: PAGE_TYPE.to_owned(),
         provider: PROVIDER.to_owned(),
         icons: None,
         annotations: None,

@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::logs;
 use crate::pages::{self, Page, Paged, page_of};
-use crate::projects::describe;
+use crate::projects::{self, describe};
 use crate::{harmless, resources};
 use rmcp::model::{
     CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CancelTaskMethod,
@@ -69,11 +69,16 @@ impl ServerHandler for Server {
         if self.0.calls.continuity.is_session() && self.0.is_open.swap(true, Ordering::AcqRel) {
             return Err(ErrorData::invalid_request("the session is open already", None));
         }
+        let shows_pages = projects::knows_pages(&request.capabilities);
         // What was agreed on holds, whatever revision the client named.
         request.protocol_version = answer.protocol_version.clone();
         context.peer.set_peer_info(request);
         if let Some(extensions) = &mut answer.capabilities.extensions {
             extensions.remove(TASKS_EXTENSION_ID);
+        }
+        if self.0.project.is_some() && shows_pages {
+            let extensions = answer.capabilities.extensions.get_or_insert_default();
+            extensions.extend([projects::pages_extension()]);
         }
         answer.capabilities.extensions.take_if(|extensions| extensions.is_empty());
         Ok(answer)

@@ -1,6 +1,7 @@
 //! Pages of a project for clients that show them, and the variables that describe such a client to scripts.
 
 use std::fs;
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -72,6 +73,37 @@ fn pages_are_resources_named_by_their_tools() {
     let board = answer(&mut server, "resources/read", json!({"uri": "ui://pages/board"}));
     let html = board["contents"][0]["text"].as_str().unwrap_or_default();
     assert!(html.contains("\"template\":\"kanban\"") && html.matches("</script>").count() == 1);
+}
+
+#[test]
+fn the_server_agrees_on_pages_with_a_client_that_shows_them() {
+    let directory = files();
+    let pages = json!({"io.modelcontextprotocol/ui": {"mimeTypes": ["text/html;profile=mcp-app"]}});
+    let serve = |project: bool, capabilities: Value| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        if project {
+            command.arg("--project").arg(directory.path());
+        }
+        let mut child = command.spawn().expect("it starts");
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": capabilities,
+            "clientInfo": {"name": "test", "version": "1"}
+        });
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        let mut stdin = child.stdin.take().expect("a pipe");
+        writeln!(stdin, "{hello}").expect("written");
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let answer: Value =
+            serde_json::from_str(text.lines().next().unwrap_or_default()).expect("an answer");
+        answer["result"]["capabilities"].get("extensions").cloned()
+    };
+    assert_eq!(serve(true, json!({"extensions": pages})), Some(pages.clone()));
+    assert_eq!(serve(true, json!({})), None);
+    // No page is served without a project.
+    assert_eq!(serve(false, json!({"extensions": pages})), None);
 }
 
 #[test]
