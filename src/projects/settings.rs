@@ -36,7 +36,7 @@ const ARGUMENT_BYTES: u64 = 32 << 10;
 const LEVELS: [&str; 8] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 /// Variables of the framework that change nothing here, each with the reason.
-const WITHOUT_EFFECT: [(&str, &str); 12] = [
+const WITHOUT_EFFECT: [(&str, &str); 26] = [
     ("MCPBASH_REGISTRY_DIR", NO_REGISTRY),
     ("MCPBASH_REGISTRY_MAX_BYTES", NO_REGISTRY),
     ("MCPBASH_REGISTRY_REFRESH_PATH", NO_REGISTRY),
@@ -44,6 +44,20 @@ const WITHOUT_EFFECT: [(&str, &str); 12] = [
     ("MCPBASH_ENABLE_LIVE_PROGRESS", LIVE),
     ("MCPBASH_PROGRESS_FLUSH_INTERVAL", LIVE),
     ("MCPBASH_ORPHAN_CHECK_INTERVAL", "cells end with the server, and the server with its input"),
+    ("MCPBASH_ORPHAN_CHECK_ENABLED", "cells end with the server, and the server with its input"),
+    ("MCPBASH_JSON_TOOL", OWN_JQ),
+    ("MCPBASH_JSON_TOOL_BIN", OWN_JQ),
+    ("MCPBASH_ALLOW_JSON_TOOL_OVERRIDE_FOR_ROOT", OWN_JQ),
+    ("MCPBASH_PROVIDER_ENV_MODE", OF_PROVIDERS),
+    ("MCPBASH_PROVIDER_ENV_ALLOWLIST", OF_PROVIDERS),
+    ("MCPBASH_PROVIDER_ENV_INHERIT_ALLOW", OF_PROVIDERS),
+    ("MCPBASH_PROGRESS_EXTENDS_TIMEOUT", "a tool asks for it itself: progressExtendsTimeout"),
+    ("MCPBASH_DEBUG", NO_DEBUGGING),
+    ("MCPBASH_DEBUG_ERRORS", NO_DEBUGGING),
+    ("MCPBASH_DEBUG_PAYLOADS", NO_DEBUGGING),
+    ("MCPBASH_PRESERVE_STATE", NO_DEBUGGING),
+    ("MCPBASH_LOG_VERBOSE", NO_DEBUGGING),
+    ("MCPBASH_TRACE_TOOLS", NO_DEBUGGING),
     ("MCPBASH_MAX_MANUAL_REGISTRY_BYTES", "a file of metadata has 1M at most"),
     ("MCPBASH_CORRUPTION_WINDOW", NO_CORRUPTION),
     ("MCPBASH_CORRUPTION_THRESHOLD", NO_CORRUPTION),
@@ -52,6 +66,10 @@ const WITHOUT_EFFECT: [(&str, &str); 12] = [
 ];
 const NO_REGISTRY: &str = "lists are kept in memory, and follow the project";
 const LIVE: &str = "progress and messages are sent while a script runs";
+const OWN_JQ: &str = "cells have cofferdam's jq";
+const OF_PROVIDERS: &str = "providers have the variables of scripts: MCPBASH_TOOL_ENV_MODE";
+const NO_DEBUGGING: &str =
+    "standard error of a script is in its reply, and in `cofferdam project run-tool`";
 const NO_CORRUPTION: &str = "no script has the server's output";
 
 /// Settings of a server of one project.

@@ -74,6 +74,10 @@ fn settings_without_effect_are_reported_and_a_level_is_one_of_eight() {
     let changes = of(&[("MCPBASH_STATIC_REGISTRY", "1")]).map(|it| it.changes);
     let why = format!("MCPBASH_STATIC_REGISTRY has no effect: {NO_REGISTRY}");
     assert_eq!(changes, Ok(vec![why]));
+    for (name, why) in WITHOUT_EFFECT {
+        let changes = of(&[(name, "true")]).map(|it| it.changes);
+        assert_eq!(changes, Ok(vec![format!("{name} has no effect: {why}")]));
+    }
     let level = |set: &[(&str, &str)]| of(set).map(|it| it.log_level);
     assert_eq!(level(&[("MCPBASH_LOG_LEVEL_DEFAULT", "Error")]), Ok("error"));
     let both = [("MCPBASH_LOG_LEVEL", "true"), ("MCPBASH_LOG_LEVEL_DEFAULT", "error")];

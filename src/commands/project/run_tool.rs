@@ -131,7 +131,10 @@ fn shown(
     let variables = launch.env.iter().map(|(name, value)| format!("{name}={}\n", plain(value)));
     print_out(&match typed.print_env {
         true => variables.collect::<String>(),
-        false => format!("would run tools/{} for at most {} s\n", tool.path, launch.seconds),
+        false => {
+            let tools = &project.layout.tools;
+            format!("would run {tools}/{} for at most {} s\n", tool.path, launch.seconds)
+        }
     })?;
     Ok(0)
 }
