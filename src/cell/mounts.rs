@@ -142,8 +142,11 @@ const NONE: Option<&CStr> = None;
 /// Makes the cell's mounts except for `/proc`, in the mount namespace that the process was cloned
 /// into.
 pub fn enter(plan: &MountPlan, slot: Slot) -> std::result::Result<(), StepFailed> {
-    plan.workspace.enter(plan.id_slot(slot))?;
-    plan.sockets.find(slot).at(Step::Sockets)?;
+    // A fresh cell in the workspace of a session has the session's host id, and so the session's
+    // mounts of what is granted.
+    let id_slot = plan.id_slot(slot);
+    plan.workspace.enter(id_slot)?;
+    plan.sockets.find(id_slot).at(Step::Sockets)?;
     plan.tmpfs.iter().try_for_each(Tmpfs::mount).at(Step::Tmpfs)?;
     plan.sockets.show().at(Step::Sockets)?;
     // HOME of every cell; belongs to `agent`, whose ids this process already has.
