@@ -58,6 +58,8 @@ const SUSPICIOUS: &[(&str, &[&str])] = &[
             "outfile",
             "upload",
             "clobber",
+            "store",
+            "stores",
         ],
     ),
     (
@@ -89,6 +91,10 @@ const SUSPICIOUS: &[(&str, &[&str])] = &[
             "hooks",
             "interactive",
             "debugger",
+            "external",
+            "helper",
+            "textconv",
+            "gpg",
         ],
     ),
     (
@@ -126,6 +132,13 @@ const SUSPICIOUS: &[(&str, &[&str])] = &[
             "raw",
             "packet",
             "packets",
+            "trusted",
+            "security",
+            "auth",
+            "authentication",
+            "login",
+            "next",
+            "metalink",
         ],
     ),
     (
@@ -187,7 +200,7 @@ impl Entry {
         let mut values = line.match_indices("> ").map(|(at, _)| at + 1);
         let after_value = values.find(|at| line.get(at + 1..).is_some_and(is_text));
         let ends = [line.find("  "), line.find(": "), after_value];
-        let (names, about) = match ends.into_iter().flatten().min() {
+        let (names, about) = match ends.into_iter().flatten().min().or_else(|| sentence(line)) {
             Some(at) => line.split_at(at),
             None => (line, ""),
         };
@@ -215,7 +228,7 @@ impl Entry {
         // `-d, --data <data>`: the value belongs to both names.
         let value = values.max_by_key(Value::rank).unwrap_or(Value::None);
         let cut: String = self.about.chars().take(MAX_DESCRIPTION).collect();
-        let about = cut.trim().trim_end_matches([';', '.', ',']).to_owned();
+        let about = cut.trim_end_matches([';', '.', ',', ' ']).trim().to_owned();
         let judged = |name: &String| {
             let name = name.split(VALUE_STARTS).next().unwrap_or_default();
             let (value, left_out) = value.judged(name, &self.names, &about);
@@ -227,6 +240,16 @@ impl Entry {
         };
         names.iter().map(judged).filter(|flag| is_flag(name(&flag.form))).collect()
     }
+}
+
+/// Returns the end of the names in a line whose description is one space apart: behind the last flag
+/// there are three plain words or more.
+fn sentence(line: &str) -> Option<usize> {
+    let dash = line.rfind(" -").map_or(0, |at| at + 1);
+    let end = dash + line.get(dash..)?.find(' ')?;
+    let mut words = line.get(end..)?.split_whitespace();
+    let is_plain = |word: &str| word.starts_with(|c: char| c.is_ascii_alphanumeric());
+    (words.clone().count() >= 3 && words.by_ref().take(3).all(is_plain)).then_some(end)
 }
 
 /// Characters that begin the value in a name of a help text.

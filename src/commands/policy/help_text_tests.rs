@@ -18,6 +18,7 @@ const CURL: &str = "Usage: curl [options...] <url>
  -O, --remote-name          Write output to a file named as the remote file
  -u, --user <user:password> Server user and password
      --max-redirs <num>     Maximum number of redirects allowed
+ -j, --junk-session-cookies Ignore session cookies read from file
 ";
 const NMAP: &str = "HOST DISCOVERY:
   -iL <inputfilename>: Input from list of hosts/networks
@@ -55,6 +56,7 @@ fn sorted(text: &str) -> (Vec<String>, Vec<String>) {
 }
 
 const PATH: &str = "names a file or a directory";
+const JUNK: &str = "Ignore session cookies read from file";
 const WRITES: &str = "may write, rename or remove files";
 const SEVERAL: &str = "takes several values, which no flag can have";
 const SILENT: &str = "its help does not say what it does";
@@ -62,7 +64,8 @@ const SILENT: &str = "its help does not say what it does";
 #[test]
 fn harmless_flags_of_real_programs_are_taken() {
     assert_eq!(sorted(JQ).0, ["-c", "-S", "--tab"]);
-    assert_eq!(sorted(CURL).0, ["-f", "--fail", "--max-redirs 0..1000000"]);
+    let curl = ["-f", "--fail", "--max-redirs 0..1000000", "-j", "--junk-session-cookies"];
+    assert_eq!(sorted(CURL).0, curl);
     assert_eq!(sorted(NMAP).0, ["-sL", "-n", "-R", "--min-rate 0..1000000"]);
     let ls = ["-a", "--all", "--color", "--group-directories-first"];
     assert_eq!(sorted(LS).0, [&ls[..], &["-w 0..1000000", "--width 0..1000000"]].concat());
@@ -84,7 +87,10 @@ fn flags_that_write_run_or_name_paths_are_left_out_with_a_reason() {
         line("-u TEXT", text),
         line("--user TEXT", text),
     ];
-    assert_eq!(sorted(CURL).1, expected);
+    let (taken, left) = sorted(CURL);
+    assert_eq!(left, expected);
+    assert_eq!(flags(CURL).last().map(|flag| flag.about.as_str()), Some(JUNK));
+    assert!(taken.contains(&"-j".to_owned()), "{taken:?}");
     let attached = "has its value in the same word: list each word as a flag";
     let written = ["-oN PATH", "-oX PATH", "-oS PATH", "-oG PATH"].map(|flag| line(flag, PATH));
     let before = [

@@ -38,7 +38,7 @@ const USUAL: [&str; 2] = ["--help", "-h"];
     files, run commands or reach something, that take paths or free text, or that its help does not\n\
     explain, are comments, each with its reason. The `why` of the tool is blank, and a file with a\n\
     blank `why` is refused: read the flags, then write it.\n\n\
-    Exit codes: 0 a file was printed; 125 the program or its flags were not found")]
+    Exit codes: 0 a file was printed; 125 no flags were found; 127 the program is not in the cell")]
 pub struct NewToolArguments {
     /// The program, and words that every call of the tool begins with
     #[arg(value_name = "PROGRAM", required = true)]
