@@ -172,3 +172,77 @@ fn a_missing_program_or_open_breaker_is_degraded() {
     assert_eq!(kept(r#"tool_errors_total{tool="cli_mine",error="timeout"}"#), Some(1.0), "{text}");
     assert_eq!(kept(r#"tool_health{tool="cli_mine",health="degraded"}"#), Some(1.0), "{text}");
 }
+
+/// A tool whose output has figures of its own: a script of the operator prints what it is sent.
+const FIGURES: &str = r#"
+schema = 1
+extends = "shipped"
+
+[[tool]]
+command = "cat"
+why = "this test calls it"
+[[tool.read]]
+name = "scanned"
+pattern = "^scanned ([0-9.-]+)$"
+metric = "counter"
+why = "hosts that were scanned"
+[[tool.read]]
+name = "found"
+pattern = "^found (?<what>.*)$"
+all = true
+metric = "counter"
+why = "what was found"
+[[tool.read]]
+name = "left"
+pattern = "^left ([0-9.]+)$"
+metric = "gauge"
+why = "licences that are left"
+[[tool.read]]
+name = "expiring"
+pattern = "expires soon"
+health = "degraded"
+why = "the licence expires soon"
+[[tool.read]]
+name = "expired"
+pattern = "is expired"
+health = "unhealthy"
+why = "the licence is expired"
+"#;
+
+#[test]
+fn readers_of_output_add_metrics_and_decide_the_health_of_their_tool() {
+    let server = Server::prepared("", &[], |home, _| {
+        let policies = home.join("config/policies");
+        std::fs::create_dir(&policies).expect("a directory");
+        std::fs::write(policies.join("mine.toml"), FIGURES).expect("written");
+    });
+    let text = metrics(&server);
+    assert!(!text.contains("cofferdam_tool_reading"), "nothing was read yet: {text}");
+    let printed = |stdin: &str| {
+        let body = json!({ "stdin": stdin }).to_string();
+        let answer = server.ask("POST", "/tools/CatTool/execute", &[JSON], &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let tool = health(&server).message()["checks"]["tool_cli_cat"].clone();
+        let fields = ["status", "message"].map(|name| tool[name].as_str().unwrap_or("").to_owned());
+        fields.join(": ")
+    };
+    let well = "healthy: it can be called";
+    assert_eq!(printed("scanned 12\nfound a\nfound b\nleft 3.5\n"), well);
+    assert_eq!(printed("it expires soon\nleft 2\nfound c\n"), "degraded: the licence expires soon");
+    // The worst line counts, and a number below zero does not lower a sum.
+    let worst = "it expires soon\nit is expired\nscanned -5\n";
+    assert_eq!(printed(worst), "unhealthy: the licence is expired");
+    let text = metrics(&server);
+    let read = |line: &str| value(&text, line);
+    let sum = |name: &str| {
+        read(&format!(r#"cofferdam_tool_readings_total{{tool="cli_cat",reader="{name}"}}"#))
+    };
+    assert_eq!((sum("scanned"), sum("found")), (Some(12.0), Some(3.0)), "{text}");
+    let left = read(r#"cofferdam_tool_reading{tool="cli_cat",reader="left"}"#);
+    assert_eq!(left, Some(2.0), "{text}");
+    // A tool cannot make the whole server unhealthy.
+    let whole = health(&server);
+    assert_eq!((whole.status, &whole.message()["status"]), (207, &json!("degraded")));
+    // The next call that ran decides again.
+    assert_eq!(printed("scanned 1\n"), well);
+}

@@ -69,6 +69,52 @@ fn a_file_in_the_current_directory_is_not_read() -> io::Result<()> {
 }
 
 #[test]
+fn the_file_of_the_configuration_directory_is_read_unless_another_is_named() -> io::Result<()> {
+    let (directory, file) = with(r#"{ "commandTimeout": 7 }"#)?;
+    let path = directory.path().display().to_string();
+    let default = |arguments: &[&str]| {
+        let mut server = Server::start(arguments);
+        let id = server.request("tools/list", json!({}));
+        let tools = server.answer(id)["result"]["tools"].clone();
+        let tools = tools.as_array().cloned().unwrap_or_default();
+        let bash = tools.iter().find(|tool| tool["name"] == "bash").cloned().unwrap_or_default();
+        assert_eq!(server.close(), Some(0));
+        bash["inputSchema"]["properties"]["timeout"]["default"].clone()
+    };
+    assert_eq!(default(&["--config", &path]), json!(7));
+    let (_other, named) = with(r#"{ "commandTimeout": 9 }"#)?;
+    let named = named.display().to_string();
+    assert_eq!(default(&["--config", &path, "--config-json", &named]), json!(9));
+    fs::write(&file, r#"{ "enabled": false }"#)?;
+    let output = format!(
+        "cofferdam: {}: `enabled` is false\nhint: set it to true, or start without this file\n",
+        file.display()
+    );
+    let there = Path::new("/");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let command = command.args(arguments).current_dir(there).stdin(Stdio::null());
+        let output = command.output()?;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        io::Result::Ok((output.status.code(), error))
+    };
+    assert_eq!(run(&["--config", &path, "serve"])?, (Some(125), output));
+    fs::write(&file, r#"{ "network": { "enabled": true, "host": "0.0.0.0" } }"#)?;
+    let (code, output) = run(&["--config", &path, "serve"])?;
+    assert_eq!(code, Some(125), "{output}");
+    assert!(output.contains("can be reached from elsewhere, and raw TCP has no token"), "{output}");
+    assert!(
+        output.contains("\nhint: use --http with a token and TLS, or a tunnel: ssh "),
+        "{output}"
+    );
+    fs::set_permissions(&file, Permissions::from_mode(0o666))?;
+    let (code, output) = run(&["--config", &path, "serve"])?;
+    assert_eq!(code, Some(125));
+    assert!(output.contains("others can write "), "{output}");
+    Ok(())
+}
+
+#[test]
 fn what_cannot_be_kept_is_refused_at_start() -> io::Result<()> {
     let (directory, file) = with(r#"{ "commandTimeOut": 9 }"#)?;
     let output = format!(

@@ -25,6 +25,8 @@ pub fn claims() -> Vec<Claim> {
         claim("a_socket_works_with_a_writable_workspace", guarded).needs(&[Need::Python]),
         claim("only_sockets_of_the_operator_can_be_granted", refused),
         claim("sessions_have_sockets_of_policy_and_config", sessions).needs(&[Need::Python]),
+        claim("nested_grants_a_socket_without_a_policy_file", without_a_policy)
+            .needs(&[Need::Python]),
         claim("doctor_checks_the_named_sockets", diagnosed),
         claim("no_process_of_the_server_holds_the_hosts_file", unheld).needs(&[Need::RootLooks]),
         claim("a_recreated_socket_is_not_the_granted_one", recreated).needs(&[Need::Python]),
@@ -278,6 +280,61 @@ fn sessions(caller: &Caller) -> Check {
     let rules = server.tool("sandbox_rules", &json!({}))?;
     let line = format!("- sockets outside the cell: {SKILLS}\n");
     holds("an agent can read it", text(&rules), text(&rules).contains(&line))
+}
+
+/// The variables of the design, which a client in the cell looks at to find its socket.
+const NESTED: &str = "echo $MCP_NESTED $MCP_SOCKET_DIR $MCP_SKILLS_SOCKET";
+
+fn without_a_policy(caller: &Caller) -> Check {
+    let peer = Peer::listen(caller, "servers", "s")?;
+    let flag = peer.flag("skills");
+    let groups = "[tools]\ngroups = [\"shell\", \"exec\", \"info\"]\n";
+    let mut server = Server::configured(caller, groups, &[], &["--nested", &flag])?;
+    let variables = format!("1 /tmp/mcp-sockets {SKILLS}\n");
+    let ask = ASK.replace("\"$1\"", "\"$MCP_SKILLS_SOCKET\"");
+    for tool in ["bash", "bash_exec"] {
+        let answer = server.tool(tool, &json!({ "command": NESTED }))?;
+        equal(tool, &answer["structuredContent"]["stdout"], &json!(variables))?;
+        let answer = server.tool(tool, &json!({ "command": ask }))?;
+        let printed = answer["structuredContent"]["stdout"].as_str().unwrap_or_default();
+        holds(tool, printed, is_a_cells(caller, printed.trim_end()))?;
+        let profile = &answer["_meta"]["cofferdam/receipt"]["profile"];
+        equal(tool, profile, &json!("nested"))?;
+    }
+    // Other tools keep their profile.
+    let answer = server.tool("get_env", &json!({ "all": true }))?;
+    holds("no variable", text(&answer), !text(&answer).contains("MCP_"))?;
+    drop(server);
+    // Nor does the flag change the policy of an operator.
+    let refused = |policy: Option<&str>, flag: &str, expected: &str| {
+        let path = caller.home.join("configuration").display().to_string();
+        let directory = caller.home.join("configuration/policies");
+        if let Some(policy) = policy {
+            std::fs::create_dir_all(&directory)?;
+            std::fs::write(directory.join("own.toml"), policy)?;
+        }
+        let arguments = ["--config", &path, "serve", "--nested", flag];
+        let output = Finished::run(caller.cofferdam(&arguments), patience())?;
+        if policy.is_some() {
+            std::fs::remove_dir_all(&directory)?;
+        }
+        equal(flag, (output.code, output.stderr.as_str()), (125, expected))
+    };
+    let form = "cofferdam: --nested: `skills` has no `=`\n\
+                hint: write NAME=PATH, such as skills=/run/user/1000/skills.sock\n";
+    refused(None, "skills", form)?;
+    let absent = "cofferdam: --nested: `/no/s` cannot be granted: no such file or directory (ENOENT)\n\
+                  hint: start the server that listens there first\n";
+    refused(None, "skills=/no/s", absent)?;
+    let other = POLICY.replace("profile = \"nested\"", "profile = \"bc\"");
+    let expected = "cofferdam: --nested: rule `shell` gives `bash` another profile\n\
+                    hint: let the rule of `bash` name `nested` or one like it, and use --socket\n";
+    refused(Some(&other), &flag, expected)?;
+    // A rule that is about another tool too would give that one the socket.
+    let shared = POLICY
+        .replace("tools = [\"bash\"]", "tools = [\"bash\", \"get_env\"]")
+        .replace("profile = \"nested\"", "profile = \"bash\"");
+    refused(Some(&shared), &flag, expected)
 }
 
 fn diagnosed(caller: &Caller) -> Check {

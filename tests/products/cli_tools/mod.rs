@@ -11,6 +11,7 @@ mod reach;
 mod seed;
 mod settings;
 mod shipped;
+mod short;
 
 use std::path::Path;
 

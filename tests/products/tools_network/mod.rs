@@ -41,13 +41,16 @@ fn text<'r>(result: &'r Value, field: &str) -> &'r str {
     result.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Returns the port states of an nmap document: lines of number and state.
-fn states(xml: &str) -> Vec<String> {
-    let ports = xml.split("<port ").skip(1).filter_map(|port| {
-        let value = |key: &str| port.split_once(&format!("{key}=\""))?.1.split('"').next();
-        Some(format!("{} {}", value("portid")?, value("state state").or(value("state"))?))
-    });
-    ports.collect()
+/// Returns the lines of nmap's report about hosts and ports.
+fn scanned(report: &str) -> Vec<&str> {
+    let is_one = |line: &&str| {
+        line.starts_with("Nmap scan report for ")
+            || line.starts_with("PORT ")
+            || line.starts_with("Not shown: ")
+            || line.starts_with('|')
+            || line.starts_with(|c: char| c.is_ascii_digit())
+    };
+    report.lines().filter(is_one).collect()
 }
 
 /// Returns a text without its numbers, which differ from run to run, and without the hops that an answer may go: in a
@@ -67,15 +70,36 @@ fn shape(text: &str) -> String {
 }
 
 /// Pairs of a call and the same program bare, as the results name them: `NAME` and `NAME/bare`.
-const PAIRS: [(&str, &str, &str, &[&str]); 12] = [
+const PAIRS: [(&str, &str, &str, &[&str]); 14] = [
+    (
+        "nmap scripts",
+        "cli_nmap",
+        r#"{"target":"10.9.0.2","extra_args":"-Pn --script http-title --reason -p 80-81"}"#,
+        &[
+            "nmap",
+            "-n",
+            "-T4",
+            "-Pn",
+            "--script",
+            "http-title",
+            "--reason",
+            "-p",
+            "80-81",
+            "10.9.0.2",
+        ],
+    ),
+    (
+        "nmap many",
+        "cli_nmap",
+        r#"{"target":"10.9.0.2","extra_args":"-Pn -p 22-79,84-150"}"#,
+        &["nmap", "-n", "-T4", "-Pn", "-p", "22-79,84-150", "10.9.0.2"],
+    ),
     (
         "nmap",
         "cli_nmap",
         r#"{"target":"10.9.0.2","extra_args":"-Pn -p 22,25,53,79-82"}"#,
         &[
             "nmap",
-            "-oX",
-            "-",
             "-n",
             "-T4",
             "--max-parallelism",
@@ -90,7 +114,7 @@ const PAIRS: [(&str, &str, &str, &[&str]); 12] = [
         "nmap6",
         "cli_nmap",
         r#"{"target":"fd12::2","extra_args":["-6","-Pn","-p","79-80"]}"#,
-        &["nmap", "-oX", "-", "-n", "-T4", "-6", "-Pn", "-p", "79-80", "fd12::2"],
+        &["nmap", "-n", "-T4", "-6", "-Pn", "-p", "79-80", "fd12::2"],
     ),
     (
         "ping",
@@ -169,14 +193,15 @@ fn tools_find_what_they_find_without_a_cell() {
         let theirs = text(bare, "stdout");
         assert_eq!(caged["returncode"], bare["code"], "{name}: {caged}\n{bare}");
         match name.starts_with("nmap") {
-            true => assert_eq!(states(ours), states(theirs), "{name}: {caged}"),
+            true => assert_eq!(scanned(ours), scanned(theirs), "{name}: {caged}"),
             false => assert_eq!(shape(ours), shape(theirs), "{name}: {caged}"),
         }
         assert!(!ours.is_empty(), "{name}: {caged}");
     }
-    let found =
-        ["22 closed", "25 open", "53 closed", "79 closed", "80 open", "81 filtered", "82 closed"];
-    assert_eq!(states(text(&results["nmap"], "stdout")), found);
+    let report = text(&results["nmap"], "stdout");
+    assert_eq!(scanned(report).len(), 9, "a host, a heading and seven ports: {report}");
+    assert!(scanned(report).contains(&"81/tcp filtered hosts2-ns"), "{report}");
+    assert!(report.contains("1 IP address (1 host up) scanned in "), "{report}");
     let metadata = &results["nmap"]["metadata"];
     assert_eq!(metadata["summary"], "1 of 1 hosts up, 2 open ports");
     assert_eq!(
@@ -213,6 +238,67 @@ fn summaries(results: &BTreeMap<String, Value>) {
         all.iter().any(|one| one["data"] == record["data"] && one["name"] == record["name"])
     });
     assert!(found, "{}", metadata("dig long"));
+}
+
+#[test]
+fn curl_writes_its_answer_into_the_workspace_and_nowhere_else() {
+    let workspace = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(workspace.path().join(".git")).expect("a directory");
+    std::fs::write(workspace.path().join(".git/config"), "[core]\n").expect("written");
+    // What a cell writes belongs to the owner of the directory.
+    let granted = workspace.path().display().to_string();
+    let save = |to: &str| json!({ "url": "http://10.9.0.2/", "extra_args": ["-o", to] });
+    let calls = json!([
+        ["save", "cli_curl", save("page.txt")],
+        ["long", "cli_curl", { "url": "http://10.9.0.2/", "extra_args": "-s --output long.txt" }],
+        ["read", "bash", { "command": "cat page.txt" }],
+        ["hook", "cli_curl", save(".git/hooks/post-checkout")],
+        ["config", "cli_curl", save(".git/config")],
+        ["envrc", "cli_curl", save(".envrc")],
+        ["outside", "cli_curl", save("/tmp/page.txt")],
+        ["stdout", "cli_curl", save("-")],
+    ]);
+    let server = ["serve", "--on", "cli_curl", "--workspace", &granted];
+    let Some(results) = results(&calls, &server) else { return };
+    for name in ["save", "long"] {
+        assert_eq!(results[name]["returncode"], 0, "{name}: {}", results[name]);
+        assert_eq!(text(&results[name], "stdout"), "", "{name}");
+    }
+    assert_eq!(text(&results["read"], "stdout"), "hello from 10.9.0.2 80", "{}", results["read"]);
+    let written = std::fs::read_to_string(workspace.path().join("long.txt")).unwrap_or_default();
+    assert_eq!(written, "hello from 10.9.0.2 80");
+    // curl's exit code 23: the file cannot be written. These are files that the host would obey.
+    for name in ["hook", "config", "envrc"] {
+        assert_eq!(results[name]["returncode"], 23, "{name}: {}", results[name]);
+    }
+    let config = std::fs::read_to_string(workspace.path().join(".git/config"));
+    assert_eq!(config.ok().as_deref(), Some("[core]\n"));
+    assert!(!workspace.path().join(".envrc").exists());
+    for name in ["outside", "stdout"] {
+        assert_eq!(text(&results[name], "error_type"), "validation_error", "{name}");
+    }
+}
+
+#[test]
+fn ping_has_the_remedy_where_the_host_lets_no_program_send() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // A new network namespace has the kernel's default, an empty range of groups.
+    let network = "ip link add near type veth peer name far && ip addr add 10.99.0.1/8 dev near && \
+                   ip link set near up && ip link set far up && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--fork", "--kill-child", "bash", "-c", network, "bash"]);
+    command.args([env!("CARGO_BIN_EXE_cofferdam"), "serve", "--on", "cli_ping"]);
+    let mut server = crate::server::Server::of(command);
+    let arguments = json!({ "target": "10.0.0.1", "extra_args": "-c 1 -W 1" });
+    let answer = server.result("cli_ping", arguments)["structuredContent"].clone();
+    let reason = "the host lets no program send echo requests; its operator can: \
+                  sysctl -w net.ipv4.ping_group_range='0 2147483647'";
+    assert_eq!(text(&answer["network"]["denied"][0], "why"), reason, "{answer}");
+    let context = &answer["metadata"]["error_context"];
+    assert_eq!(context["recovery_suggestion"], reason, "{answer}");
+    assert_eq!(server.close(), Some(0));
 }
 
 #[test]

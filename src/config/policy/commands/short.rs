@@ -100,3 +100,127 @@ fn kind(value: &str) -> Option<WordType> {
 fn any(kind: WordType) -> Type {
     Type { kind, pattern: None, max_bytes: WORD_BYTES, reach: TargetReach::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Effect, Policy, Profiles};
+
+    const WC: &str = "[[tool]]\ncommand = \"wc\"\nwhy = \"w\"\n";
+    const ALLOW: &str = "[[rule]]\nid = \"mine\"\ntools = [\"cli_wc\"]\naction = \"allow\"\n\
+        profile = \"bash\"\nclients = [\"ci\"]\nwhy = \"w\"\nmatches = [{ tool = \"cli_wc\" }]\n";
+
+    fn parsed(text: &str) -> Result<Policy, String> {
+        let document = Document::new("a.toml", &format!("schema = 1\n{text}"));
+        Policy::parse(&[document], &Profiles::compiled_in()).map_err(|mistake| mistake.message)
+    }
+
+    /// Returns the flag of a tool with one flag in short form.
+    fn read(form: &str) -> Result<Flag, String> {
+        let policy = parsed(&format!("{WC}flags = {{ \"{form}\" = \"w\" }}\n"))?;
+        let flags = policy.given_commands().first().map(|command| command.flags.clone());
+        flags.unwrap_or_default().pop().ok_or_else(|| "no flag".to_owned())
+    }
+
+    #[test]
+    fn a_flag_in_short_form_has_the_type_that_it_shows() {
+        let next = |kind| Takes::Next(any(kind));
+        let decimal = |text: &str| text.parse::<Decimal>().unwrap_or_else(|e| panic!("{e}"));
+        let words = ["json", "text"].map(str::to_owned).to_vec();
+        let cases = [
+            ("-l", Takes::Nothing),
+            ("--indent 0..7", next(WordType::Int(0..=7))),
+            ("--indent=0..7", Takes::Equals(any(WordType::Int(0..=7)))),
+            ("-i 0.2..60", next(WordType::Decimal(decimal("0.2")..=decimal("60")))),
+            ("-f json|text", next(WordType::Choice(words))),
+            ("-n TEXT", next(WordType::Text)),
+            ("-n PATH", next(WordType::Path)),
+            ("-n HOST", next(WordType::Host)),
+            ("-n NETWORK", next(WordType::Cidr)),
+            ("-n TARGET", next(WordType::Target)),
+            ("-n PORTS", next(WordType::Ports)),
+            ("+x URL", next(WordType::Url)),
+        ];
+        for (form, takes) in cases {
+            assert_eq!(read(form).map(|flag| flag.takes), Ok(takes), "{form}");
+        }
+        let value = "the value of a flag is ";
+        let mistakes = [
+            ("l", NO_FLAG),
+            ("---l", NO_FLAG),
+            ("", NO_FLAG),
+            ("-l FILE", value),
+            ("-l ", value),
+            ("--l=", value),
+            ("-l 7..0", value),
+            ("-l 1..x", value),
+            ("-l a|", value),
+            ("-l a|-b", value),
+            ("-l TEXT TEXT", value),
+        ];
+        for (form, message) in mistakes {
+            let mistake = read(form).err().unwrap_or_default();
+            assert!(mistake.starts_with(message), "{form}: {mistake}");
+        }
+        let twice = parsed(&format!("{WC}flags = {{ -l = \"w\", \"-l TEXT\" = \"w\" }}\n"));
+        assert_eq!(twice.err().as_deref(), Some("there are two flags `-l`"));
+    }
+
+    #[test]
+    fn the_name_follows_from_the_command() {
+        let names = ["wc", "/opt/Tool-2.sh", "g++"].map(tool_name);
+        assert_eq!(names, ["cli_wc", "cli_tool_2_sh", "cli_g__"]);
+    }
+
+    #[test]
+    fn a_tool_in_short_form_is_allowed_by_one_rule() {
+        let rules = |text: &str| {
+            let policy = parsed(text).unwrap_or_else(|mistake| panic!("{mistake}"));
+            policy.rules().iter().map(|rule| rule.id.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(WC), ["cli-wc"]);
+        // A rule for one client is not widened to all.
+        assert_eq!(rules(&format!("{WC}{ALLOW}")), ["mine"]);
+        assert_eq!(rules(&format!("{ALLOW}{WC}")), ["mine"]);
+        let deny = ALLOW
+            .replace("\"allow\"", "\"deny\"")
+            .replace("profile = \"bash\"\nclients = [\"ci\"]\n", "");
+        assert_eq!(rules(&format!("{WC}{deny}")), ["mine", "cli-wc"]);
+        let policy = parsed(&format!("{WC}{deny}")).unwrap_or_else(|mistake| panic!("{mistake}"));
+        assert!(policy.terms("cli_wc", &Profiles::compiled_in()).is_err());
+        let nested = parsed(&format!("{WC}profile = \"nested\"\n"));
+        let profile = nested.ok().and_then(|policy| match &policy.rules().first()?.effect {
+            Effect::Allow { profile, .. } => Some(profile.to_string()),
+            Effect::Deny => None,
+        });
+        assert_eq!(profile.as_deref(), Some("nested"));
+        // A shipped tool of the name keeps its shipped rule, under its own profile.
+        let jq = format!("extends = \"shipped\"\n{}", WC.replace("wc", "jq"));
+        let policy = parsed(&jq).unwrap_or_else(|mistake| panic!("{mistake}"));
+        let profiles = Profiles::compiled_in();
+        let terms = policy.terms("cli_jq", &profiles).map(|terms| terms.profile.name.to_string());
+        assert_eq!(terms, Ok("cli-jq".to_owned()));
+    }
+
+    #[test]
+    fn mistakes_about_the_short_form_are_reported() {
+        let other = ALLOW.replace("cli_wc", "cli_other").replace("\"mine\"", "\"cli-wc\"");
+        let long = "[[tool]]\nname = \"cli_wc\"\nprogram = \"wc\"\nwhy = \"w\"\n";
+        let cases = [
+            (WC.replace("command = \"wc\"\n", ""), "missing field `name`"),
+            (long.to_owned(), "missing field `accepts`"),
+            (format!("{long}accepts = [{{}}]\n"), "missing field `refuses`"),
+            (
+                format!("{long}profile = \"bash\"\n"),
+                "`profile` is for a tool with `command`; a rule names that of this tool",
+            ),
+            (format!("{WC}profile = \"bsh\"\n"), "there is no profile `bsh` to run under"),
+            (WC.replace("\"wc\"", "\"-x\""), "a program is one plain word"),
+            (format!("{WC}{WC}"), "there are two tools `cli_wc`"),
+            (format!("{WC}{other}"), "rule `cli-wc` does not allow the tool that has its name"),
+        ];
+        for (text, message) in cases {
+            assert_eq!(parsed(&text).err().as_deref(), Some(message), "{text}");
+        }
+    }
+}
