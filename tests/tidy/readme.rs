@@ -102,9 +102,17 @@ fn examples() -> Vec<Document> {
 #[test]
 fn documented_examples_are_accepted() {
     let examples = examples();
-    let [switch, api, tool, profile, policy, server] = examples.as_slice() else {
-        panic!("there are six, not {}", examples.len())
+    let [switch, api, short, tool, profile, policy, server] = examples.as_slice() else {
+        panic!("there are seven, not {}", examples.len())
     };
+    let short =
+        Policy::parse(std::slice::from_ref(short), &config::profile::Profiles::compiled_in());
+    let short = short.unwrap_or_else(|mistake| panic!("{mistake}"));
+    assert!(short.terms("cli_wc", &config::profile::Profiles::compiled_in()).is_ok());
+    assert!(
+        short.terms("bash", &config::profile::Profiles::compiled_in()).is_ok(),
+        "the shipped rules stay"
+    );
     let on = Config::parse(Some(switch), 2).map(|config| config.tools_on.value);
     assert_eq!(
         on.map(|on| on.into_iter().collect()),

@@ -98,7 +98,7 @@ pub(super) fn found_by_readers(hooks: &Hooks, stdout: &str) -> Option<Map<String
     (!hooks.readers.is_empty()).then_some(all)
 }
 
-/// Returns the figures in what the readers found. Readers without a metric or a health have none.
+/// Returns the figures in what the readers with a metric or a health found.
 pub(super) fn readings(hooks: &Hooks, found: &Map<String, Value>) -> Readings {
     let number = |value: &Value| match value {
         Value::Array(lines) => Some(u32::try_from(lines.len()).map_or(f64::MAX, f64::from)),

@@ -120,8 +120,11 @@ fn in_force(file: &str) -> Vec<&str> {
     lines.filter_map(|line| line.strip_prefix('"')?.split('"').next()).collect()
 }
 
+/// Words of an example.
+type Words = &'static [&'static str];
+
 /// Programs, the words of a call, flags that have to be in force, and flags that must not be.
-const PROGRAMS: [(&str, &[&str], &[&str], &[&str]); 6] = [
+const PROGRAMS: [(&str, Words, Words, Words); 6] = [
     ("/usr/bin/jq", &["jq"], &["-c", "--tab"], &["--arg", "--slurpfile", "--rawfile", "-f", "-L"]),
     (
         "/usr/bin/curl",

@@ -63,6 +63,7 @@ const NEEDED: &[(ConfigFile, &str, &str)] = &[
         "tool.summary",
         "[[tool]]\nread = [{ name = \"found\", pattern = \"/\", all = true, why = \"w\" }]",
     ),
+    (ConfigFile::Policy, "tool.read.metric", "[[tool]]\nread = [{ all = true }]"),
     (ConfigFile::Policy, "tool.flag.arity", "[[tool]]\nflag = [{ kind = \"text\" }]"),
     (ConfigFile::Policy, "tool.flag.kind", "[[tool]]\nflag = [{ arity = 1 }]"),
     (ConfigFile::Policy, "tool.flag.equals", "[[tool]]\nflag = [{ arity = 1, kind = \"text\" }]"),
