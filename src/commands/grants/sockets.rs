@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
-text:use super::config_paths::{HostMounts, HostTree};
+use super::config_paths::{HostMounts, HostTree};
 use super::request::SocketFlag;
 use crate::commands::error::CliError;
 use crate::commands::settings::Settings;
