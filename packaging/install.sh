@@ -36,6 +36,7 @@ uninstall() {
         share/fish/vendor_completions.d share/fish share bin; do
         rmdir "$prefix/$directory" 2>/dev/null || true
     done
+    rmdir "$prefix" 2>/dev/null || true
 }
 
 from=$(cd "$(dirname "$0")" && pwd)
