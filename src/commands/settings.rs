@@ -44,6 +44,8 @@ pub struct Settings {
     pub(super) private_cells: PrivateCells,
     /// Paths in cells that the operator granted for reading, the workspace apart.
     pub(super) readable: Vec<PathBuf>,
+    /// Path in addition to `/workspace` at which cells have the workspace: its path on the host.
+    pub(super) workspace_path: Option<PathBuf>,
     /// Descriptors, held since the sockets were examined.
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
@@ -80,6 +82,7 @@ impl Settings {
             granted: Vec::new(),
             private_cells: PrivateCells::Bare,
             readable: Vec::new(),
+            workspace_path: None,
             sockets: Vec::new(),
             warm: 0,
             sessions: 0,
@@ -225,6 +228,7 @@ impl Settings {
             workers: self.workers,
             read_only: self.read_only,
             readable: self.readable,
+            workspace_path: self.workspace_path,
             loaded: self.loaded,
         }
     }
@@ -264,6 +268,7 @@ impl Settings {
         Self {
             granted: self.granted.clone(),
             readable: self.readable.clone(),
+            workspace_path: self.workspace_path.clone(),
             tier: self.tier,
             json: self.json.clone(),
             workers: self.workers,

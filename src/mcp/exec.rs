@@ -46,7 +46,7 @@ pub(crate) async fn run_command(
     let asked = args.timeout.map(|asked| seconds("timeout", asked)).transpose()?;
     let wall = asked.unwrap_or(options.default_timeout).min(options.max_timeout);
     let cwd = match &args.cwd {
-        Some(path) => Cwd::new("working_dir", path)?,
+        Some(path) => Cwd::new("working_dir", &client.in_workspace(path.clone()))?,
         None => client.state().working_dir.get(),
     };
     let cwd = Some(cwd.as_str().to_owned());

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -171,6 +172,13 @@ fn check_name(field: &'static str, name: &str) -> Result<(), InvalidCall> {
 /// Makes text of a caller fit for an error message: escaped, at most 80 characters.
 fn printable(word: &str) -> String {
     word.chars().take(80).flat_map(char::escape_default).collect()
+}
+
+/// Returns a path of the workspace as one of `/workspace`, if it is written with `other`, at which
+/// cells have the workspace too. The result is not checked.
+pub fn in_workspace(path: &str, other: &Path) -> Option<String> {
+    let below = Path::new(path).strip_prefix(other).ok()?;
+    Path::new("/workspace").join(below).to_str().map(str::to_owned)
 }
 
 /// A directory in the cell where a call starts: absolute, normalised, inside `/workspace` or
@@ -373,4 +381,28 @@ pub struct Call {
     pub only: Option<Only>,
     /// The caller's id for the call, which the audit log repeats.
     pub correlation: Option<Correlation>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_the_workspace_on_the_host_is_one_of_workspace() {
+        for (path, expected) in [
+            ("/home/u/p", Some("/workspace")),
+            ("/home/u/p/sub/", Some("/workspace/sub")),
+            ("/home//u/./p/sub/../x", Some("/workspace/x")),
+            // Outside of the workspace.
+            ("/home/u/p/../q", None),
+            ("/home/u/p/../p/sub", None),
+            ("/home/u/pq", None),
+            ("/home/u", None),
+            ("home/u/p", None),
+        ] {
+            let path = in_workspace(path, Path::new("/home/u/p"));
+            let cwd = path.and_then(|path| Cwd::new("cwd", &path).ok());
+            assert_eq!(cwd.as_ref().map(Cwd::as_str), expected);
+        }
+    }
 }

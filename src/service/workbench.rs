@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) read_only: Option<Workspace>,
     /// Paths in cells that the operator granted for reading, the workspace apart.
     pub(crate) readable: Vec<PathBuf>,
+    /// Path in addition to `/workspace` at which cells have the workspace, if there is one.
+    pub(crate) workspace_path: Option<PathBuf>,
     /// Access to the directory that is granted as `/workspace`, if one is.
     pub(crate) granted: Option<Access>,
     pub(crate) host_programs: HostPrograms,

@@ -582,10 +582,22 @@ fn linked(caller: &Caller) -> Check {
     let made = serde_json::json!({ "command": "create", "path": "/workspace/by-tool", "file_text": "x\n" });
     let answer = server.tool("edit", &made)?;
     holds("made", &answer, Path::new(&at).join("by-tool").exists())?;
-    let answer = server.with(
-        &serde_json::json!({ "command": "cat f", "cwd": "/workspace/sub", "restart": false }),
-    )?;
-    holds("started there", &answer, text(&answer).starts_with("x\n"))?;
+    // `pwd` shows the host's path, so that both are taken.
+    for cwd in ["/workspace/sub", "sub", &format!("{at}/sub"), &format!("{at}/./sub/../sub/")] {
+        let answer = server
+            .with(&serde_json::json!({ "command": "cat f", "cwd": cwd, "restart": false }))?;
+        holds(cwd, &answer, text(&answer).starts_with("x\n"))?;
+    }
+    for cwd in [&format!("{at}/../main"), &format!("{at}-other"), &home.at("main")] {
+        let answer = server
+            .with(&serde_json::json!({ "command": "cat f", "cwd": cwd, "restart": false }))?;
+        holds(cwd, &answer, text(&answer).contains("is not inside /workspace or /tmp"))?;
+    }
+    let seen = serde_json::json!({ "command": "view", "path": format!("{at}/sub/f") });
+    let answer = server.tool("edit", &seen)?;
+    holds("by the host's path", &answer, text(&answer).contains('x'))?;
+    let output = home.run(caller, "tree", &["--cwd", &format!("{at}/sub")], "cat f; pwd -P")?;
+    equal("run", output.stdout.as_str(), format!("x\n{at}/sub\n").as_str())?;
     server.gives(
         "cd /workspace && git add . && git -c user.name=n -c user.email=e commit -qm served && git log --format=%an:%s | head -1",
         0,

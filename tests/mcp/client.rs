@@ -130,6 +130,7 @@ impl Tools {
             workers: 4,
             read_only: None,
             readable: Vec::new(),
+            workspace_path: None,
         };
         let executor = Executor::new(setup, Link::attach(near).unwrap(), Audit::off());
         Self { client: executor.scope(Principal::local()), supervisor }

@@ -18,7 +18,7 @@ pub(crate) mod tier;
 pub(crate) mod toolchains;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::commands::error::CliError;
@@ -89,6 +89,7 @@ impl GrantPlan {
                 false => workspace = Workspace::Granted(GrantId(0)),
             }
             elsewhere.place(&mut granted)?;
+            settings.workspace_path = other_workspace_path(&granted);
             settings.granted = vec![granted];
         }
         if request.has_scripts {
@@ -119,6 +120,17 @@ impl GrantPlan {
             granted.push(grants);
         }
     }
+}
+
+/// Returns the path in addition to `/workspace` at which cells have the workspace.
+fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
+    let linked = granted.iter().find(|granted| granted.is_linked);
+    let workspace = granted.iter().find(|granted| granted.cell == Path::new(request::WORKSPACE));
+    let is_same = |granted: &&Granted| {
+        granted.cell == granted.host && workspace.is_some_and(|one| one.host == granted.host)
+    };
+    let other = linked.or_else(|| granted.iter().find(is_same))?;
+    Some(other.cell.clone())
 }
 
 /// Checks that the profile of the only call takes grants.

@@ -7,9 +7,9 @@ use clap::Args;
 
 use crate::commands::error::CliError;
 use crate::commands::grants::request::{
-    self, GrantFlags, GrantRequest, GrantsFor, PathFlags, SocketFlag,
+    self, GrantFlags, GrantRequest, GrantsFor, MountRequest, PathFlags, SocketFlag, WORKSPACE,
 };
-use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin};
+use model::call::{Argv, Asked, Call, Cwd, Env, InvalidCall, Stdin, in_workspace};
 use model::job::ProfileName;
 use model::profile::ProfileAdditions;
 use model::units::{Size, Time};
@@ -114,7 +114,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         script: None,
         stdin: Stdin::Empty.open(),
         env: request::env(&paths.env)?,
-        cwd: self::cwd(cwd.as_deref())?,
+        cwd: self::cwd(cwd.as_deref(), &mounts)?,
         asked: Asked {
             wall: timeout.map(|time| time.0),
             memory: request::memory(typed.memory)?,
@@ -143,8 +143,14 @@ fn invalid(error: &InvalidCall) -> CliError {
     CliError::new(error.to_string())
 }
 
-fn cwd(typed: Option<&str>) -> Result<Option<Cwd>, CliError> {
-    typed.map(|path| Cwd::new("--cwd", path)).transpose().map_err(|error| invalid(&error))
+/// Takes a directory in the cell, or in the workspace by its path on the host.
+fn cwd(typed: Option<&str>, mounts: &[MountRequest]) -> Result<Option<Cwd>, CliError> {
+    let Some(typed) = typed else { return Ok(None) };
+    let mount = mounts.iter().find(|mount| mount.cell == Path::new(WORKSPACE));
+    let host = mount.and_then(|mount| mount.host.canonicalize().ok());
+    let path = host.and_then(|host| in_workspace(typed, &host));
+    let cwd = Cwd::new("--cwd", path.as_deref().unwrap_or(typed));
+    cwd.map(Some).map_err(|error| invalid(&error))
 }
 
 #[cfg(test)]

@@ -253,7 +253,8 @@ impl BuiltIn for EditArguments {
         tool::<Self, EditResult>("Edit a file", description).annotate(runs())
     }
 
-    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+    async fn call(mut self, calls: &ClientCalls, context: &Context) -> CallResult {
+        self.path = calls.client.in_workspace(self.path);
         call_file_tool(calls, Self::TOOL, self.request()?, context).await
     }
 }
@@ -267,7 +268,8 @@ impl BuiltIn for PutFileArguments {
         tool::<Self, PutResult>("Put a file", description).annotate(runs())
     }
 
-    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+    async fn call(mut self, calls: &ClientCalls, context: &Context) -> CallResult {
+        self.path = calls.client.in_workspace(self.path);
         call_file_tool(calls, Self::TOOL, self.request()?, context).await
     }
 }
@@ -281,7 +283,8 @@ impl BuiltIn for GetFileArguments {
         tool::<Self, GetResult>("Get a file", description).annotate(pure())
     }
 
-    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+    async fn call(mut self, calls: &ClientCalls, context: &Context) -> CallResult {
+        self.path = calls.client.in_workspace(self.path);
         call_file_tool(calls, Self::TOOL, self.request()?, context).await
     }
 }

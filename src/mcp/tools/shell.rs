@@ -178,7 +178,8 @@ impl BuiltIn for BashArguments {
         tool
     }
 
-    async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
+    async fn call(mut self, calls: &ClientCalls, context: &Context) -> CallResult {
+        self.cwd = self.cwd.map(|cwd| calls.client.in_workspace(cwd));
         let session = self.session.clone().unwrap_or_else(|| DEFAULT.to_owned());
         let client = &calls.client;
         if let Some(action) = self.session_action()? {

@@ -50,7 +50,8 @@ impl BuiltIn for SetWorkingDirArguments {
 
     async fn call(self, calls: &ClientCalls, context: &Context) -> CallResult {
         calls.check_continuity("pass working_dir per call")?;
-        let directory = Cwd::new("directory", &self.directory)?;
+        let directory = calls.client.in_workspace(self.directory);
+        let directory = Cwd::new("directory", &directory)?;
         inspect::line("directory", directory.as_str().to_owned())?;
         let report =
             run_script(calls, Self::TOOL, inspect::directory(directory.as_str()), context).await?;

@@ -33,6 +33,7 @@ use config::Loaded;
 use config::policy::Principal;
 use config::policy::tools::{asks_a_rule, ruled_by};
 pub use figures::{ServerFigures, SupervisorState};
+use model::call::in_workspace;
 use model::job::{Access, ListChanges, Workspace};
 use model::outcome::{DeniedCall, Failure};
 use model::profile::Profile;
@@ -64,6 +65,8 @@ pub struct Setup {
     pub read_only: Option<Workspace>,
     /// Paths in cells that the operator granted for reading, the workspace apart.
     pub readable: Vec<PathBuf>,
+    /// Path in addition to `/workspace` at which cells have the workspace, if there is one.
+    pub workspace_path: Option<PathBuf>,
 }
 
 /// Runs the calls of a server's clients.
@@ -94,6 +97,7 @@ impl Executor {
             },
             read_only: setup.read_only,
             readable: setup.readable,
+            workspace_path: setup.workspace_path,
             granted: match workspace {
                 Workspace::Fresh | Workspace::Session(_) => None,
                 Workspace::Granted(_) => granted,
@@ -165,6 +169,14 @@ impl Drop for Scope {
 }
 
 impl Scope {
+    /// Returns a path that names the workspace by its path on the host as one of `/workspace`, and
+    /// other paths as they are. The result is not checked.
+    #[must_use]
+    pub fn in_workspace(&self, path: String) -> String {
+        let other = self.workbench.shared.workspace_path.as_deref();
+        other.and_then(|other| in_workspace(&path, other)).unwrap_or(path)
+    }
+
     /// Returns a function that reports the use of the client's sessions: no use once the scope is gone.
     pub fn session_use(&self) -> impl Fn() -> SessionActivity + Send + Sync + 'static + use<> {
         let sessions = Arc::downgrade(&self.workbench.sessions);

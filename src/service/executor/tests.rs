@@ -46,6 +46,7 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
         workers: 4,
         read_only: None,
         readable: Vec::new(),
+        workspace_path: None,
     };
     Ok((Arc::new(Executor::new(setup, Link::attach(own)?, Audit::off())), other))
 }
