@@ -19,7 +19,10 @@ SUITE_NEEDS  := dpkg-source:dpkg-dev git:git setpriv:util-linux patch:patch
 SYSTEMD_NEEDS := qemu-system-x86_64:qemu-system-x86 lsattr:e2fsprogs strip:binutils
 ARM_NEEDS     := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-g++:g++-aarch64-linux-gnu debootstrap:debootstrap lsattr:e2fsprogs
 CONTAINER_NEEDS := podman:podman runc:runc debootstrap:debootstrap newuidmap:uidmap setpriv:util-linux jq:jq
-CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux
+CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 javac:default-jdk-headless curl:curl setpriv:util-linux \
+	mvn:maven php:php-cli composer:composer Rscript:r-base-core
+# Plugins of Maven, which have no program.
+MAVEN_PLUGINS := libmaven-compiler-plugin-java libmaven-resources-plugin-java junit5
 NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 pip:python3-pip node:nodejs npm:npm git:git curl:curl wget:wget \
 	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
@@ -94,6 +97,7 @@ test-suites:
 test-clients:
 	@scripts/setup $(RUN_NEEDS) $(CLIENT_NEEDS)
 	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
+	@dpkg-query -s $(MAVEN_PLUGINS) >/dev/null 2>&1 || apt-get install -y -qq $(MAVEN_PLUGINS)
 	tests/clients/run $(STORY)
 
 test-network:

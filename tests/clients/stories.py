@@ -1,6 +1,7 @@
 """Stories of a first day with an agent, each as calls of `bash` with words that the model must be shown of them.
 
-`before` is a script that the user runs outside, in the project's directory. Each step is a call's arguments, words that
+`before` is a script that the user runs outside, in the project's directory, and `serve` has arguments of the server.
+`{at}` in a step or an argument is the directory above the project. Each step is a call's arguments, words that
 the model must be shown of its result, and words that it must not be shown.
 """
 
@@ -153,6 +154,103 @@ STORIES = [
                  ".tools/bin/uv pip install -q six==1.16.0 && .venv/bin/python -c 'import six; print(six.__version__)'",
                  '"stdout":"1.16.0\\n"', lacks=("denied",)),
             step("ls -A /cache/uv/sdists-v9", ".git"),
+        ],
+    },
+    {
+        "name": "poetry",
+        "serve": ["--egress", "python"],
+        "before": "/usr/bin/python3 -m venv .tools && .tools/bin/pip install -q poetry==1.8.5",
+        "steps": [
+            # By default poetry trusts only its bundled authorities, which some networks replace. Some mirrors have the
+            # index of files alone.
+            step("export REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt; .tools/bin/poetry new -q demo && cd demo && "
+                 "../.tools/bin/poetry source add -q --priority=primary index https://pypi.org/simple/ && "
+                 "../.tools/bin/poetry add -q six==1.16.0 && ../.tools/bin/poetry run python -c 'import six; print(six.__version__)'",
+                 "1.16.0\\n", '"exit_code":0', lacks=("denied",), timeout=90),
+            step("../.tools/bin/poetry install && ../.tools/bin/poetry build -q && ls dist; ../.tools/bin/poetry env info -p",
+                 "Installing the current project: demo", "demo-0.1.0.tar.gz", "/cache/poetry/virtualenvs/"),
+        ],
+    },
+    {
+        "name": "vite",
+        "why": "vite asks for the interfaces of the machine, to print its addresses.",
+        "before": "npm init -y >/dev/null && npm install --silent vite@6.4.1 && "
+        "echo '<script type=module src=/m.js></script>' > index.html && echo 'document.title = 6 * 7' > m.js",
+        "steps": [
+            step("node_modules/.bin/vite build", "built in", "dist/index.html", '"exit_code":0'),
+            step("node_modules/.bin/vite --host > log 2>&1", '"outcome":"running"', background=True),
+            step("curl -s --retry 30 --retry-connrefused --retry-delay 1 http://127.0.0.1:5173/m.js; cat log",
+                 "document.title = 6 * 7", "Network:", "http://127.0.1.1:5173/", lacks=("system error",)),
+        ],
+    },
+    {
+        "name": "next",
+        "why": "next asks for the interfaces of the machine too, and compiles pages when they are asked for.",
+        "before": "echo '{\"private\": true}' > package.json && npm install --silent next@15.5.0 react@19.1.0 react-dom@19.1.0 && "
+        "mkdir app && echo 'export default function Page() { return <p>{6 * 7}</p> }' > app/page.jsx && "
+        "echo 'export default function Layout({ children }) { return <html><body>{children}</body></html> }' > app/layout.jsx",
+        "steps": [
+            step("NEXT_TELEMETRY_DISABLED=1 node_modules/.bin/next dev > log 2>&1", '"outcome":"running"', background=True),
+            step("curl -s --retry 30 --retry-connrefused --retry-delay 1 --max-time 100 http://127.0.0.1:3000/; cat log",
+                 "<p>42</p>", "Ready in", lacks=("system error",), timeout=110),
+        ],
+    },
+    {
+        "name": "mvn",
+        "why": "Debian's maven reads its settings in /etc. Its repository of Debian's packages needs no network.",
+        "before": "mkdir -p src/main/java && "
+        "echo 'public class A { public static void main(String[] a) { System.out.println(6 * 7); } }' > src/main/java/A.java && "
+        "echo '<project><modelVersion>4.0.0</modelVersion><groupId>g</groupId><artifactId>a</artifactId><version>1</version>"
+        "<properties><maven.compiler.source>11</maven.compiler.source><maven.compiler.target>11</maven.compiler.target>"
+        "<project.build.sourceEncoding>UTF-8</project.build.sourceEncoding></properties></project>' > pom.xml && "
+        "echo '<settings><mirrors><mirror><id>debian</id><mirrorOf>*</mirrorOf><url>file:///usr/share/maven-repo</url></mirror>"
+        "</mirrors></settings>' > settings.xml",
+        "steps": [
+            step("mvn -v", "Apache Maven 3", "Java version"),
+            step("mvn -B -q -s settings.xml compile && java -cp target/classes A", '"stdout":"42\\n"', timeout=90),
+        ],
+    },
+    {
+        "name": "composer",
+        "why": "Debian's PHP has its modules by files that its packages hand to ucf; composer does not start without them.",
+        "before": "mkdir -p lib/src && printf '%s\\n' '<?php namespace Lib; class X { static function f() { return 6 * 7; } }' > lib/src/X.php && "
+        "printf '%s\\n' '{\"name\": \"a/lib\", \"version\": \"1.0.0\", \"autoload\": {\"psr-4\": {\"Lib\\\\\": \"src\"}}}' > lib/composer.json && "
+        "printf '%s\\n' '{\"name\": \"a/app\", \"repositories\": [{\"type\": \"path\", \"url\": \"./lib\"}, {\"packagist.org\": false}]}' > composer.json && "
+        "printf '%s\\n' '<?php require \"vendor/autoload.php\"; echo Lib\\X::f(), \"\\n\";' > app.php && php -m > modules",
+        "steps": [
+            step("php -m | diff - modules && echo same", "same", lacks=("denied",)),
+            step("composer require -n a/lib && php app.php", "Installing a/lib (1.0.0)", '42\\n"', '"exit_code":0'),
+        ],
+    },
+    {
+        "name": "R",
+        "steps": [
+            step("Rscript -e 'cat(median(c(1, 2, 6)), nrow(installed.packages()) > 10, \"\\n\")'", "2 TRUE", lacks=("Renviron", "Warning")),
+            step("Rscript -e 'pdf(\"plot.pdf\"); plot(1:3); invisible(dev.off())' && head -c 4 plot.pdf", '"stdout":"%PDF"'),
+        ],
+    },
+    {
+        "name": "worktree",
+        "why": "The workspace is a linked worktree: what git needs lies in another directory of the user.",
+        "before": "git config --global user.name Me && git config --global user.email me@example.org && git init -q -b main ../main && "
+        "git -C ../main commit -q --allow-empty -m first && git -C ../main worktree add -q -b topic ../project && mkdir sub",
+        "steps": [
+            step("echo x > sub/file && git add sub && git commit -qm second && git log --format=%s && pwd", "second\\nfirst\\n{at}/project"),
+            step("git rev-parse --show-prefix", '"stdout":"sub/\\n"', cwd="{at}/project/sub"),
+            step("git log -1 --format=%s main", '"stdout":"first\\n"', cwd="/workspace/sub"),
+            step("echo '[core] hooksPath = /tmp' >> {at}/main/.git/config", "Read-only file system"),
+        ],
+    },
+    {
+        "name": "worktree-added",
+        "why": "A worktree next to the workspace has the host's paths, so that the host's git keeps it.",
+        "serve": ["--rw", "{at}/near:{at}/near", "--unguarded"],
+        "before": "mkdir ../near && git config --global user.name Me && git config --global user.email me@example.org && "
+        "git init -q -b main && git commit -q --allow-empty -m first",
+        "steps": [
+            step("git worktree add -q -b topic {at}/near/tree && cat {at}/near/tree/.git", "gitdir: {at}/project/.git/worktrees/tree"),
+            step("cd {at}/near/tree && git commit -q --allow-empty -m second && git worktree prune -v && git -C /workspace log --format=%s topic",
+                 '"stdout":"second\\nfirst\\n"'),
         ],
     },
     {
