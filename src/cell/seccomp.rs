@@ -114,7 +114,7 @@ pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, 
     let mut verdicts = floor::verdicts(profile, memory);
     for call in HANDOVER.into_iter().chain(HANDOVER_OLDER) {
         // The floor's condition applies to listed and unlisted calls.
-        let verdict = || floor::conditioned(call.name(), memory);
+        let verdict = || floor::conditioned(call.name(), profile.tier, memory);
         verdicts.entry(number(call)).or_insert_with(verdict);
     }
     verdicts
@@ -134,7 +134,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs after its set-up: to wait, answer, reap, and watch memory.
-const INIT: [Sysno; 33] = [
+const INIT: [Sysno; 34] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -172,6 +172,8 @@ const INIT: [Sysno; 33] = [
     Sysno::shmctl,
     // Checks whether two processes share their memory, as between vfork(2) and exec.
     Sysno::kcmp,
+    // Raises RLIMIT_DATA of a process that reserves address space.
+    Sysno::prlimit64,
 ];
 
 /// Returns the calls of cells' inits, including those for recording.
