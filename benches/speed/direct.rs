@@ -67,6 +67,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         scope: supervisor::ScopeWish::Never,
         record: None,
         first: None,
+        listening: None,
     };
     let started = supervisor::start(spec)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

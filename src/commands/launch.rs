@@ -89,7 +89,7 @@ fn with(
     settings: Settings,
     log: Option<&service::audit::Options>,
     record: Option<Arc<OwnedFd>>,
-    plans: Plans,
+    mut plans: Plans,
 ) -> Result<Launched, CliError> {
     let at_terminal = settings.profiles.iter().any(|profile| profile.terminal.is_some());
     let config = &settings.loaded.config;
@@ -113,6 +113,7 @@ fn with(
         scope: settings.scope,
         record,
         first: settings.first,
+        listening: plans.http.as_mut().and_then(HttpPlan::take_handed),
     };
     let secrets = config.secrets.value.clone();
     let beside = |id, profiles: &mut [Profile]| gateway(profiles, secrets, id);
@@ -137,7 +138,7 @@ fn with(
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     let streams = Streams::detect();
     // After the supervisor as well, which must hold neither the socket nor a token.
-    let http = plans.http.map(HttpPlan::open).transpose()?;
+    let http = plans.http.map(|plan| plan.open(started.listening)).transpose()?;
     let tcp = plans.tcp.map(TcpPlan::open).transpose()?;
     let listens = http.is_some() || tcp.is_some();
     let duties = Duties { terminal: at_terminal, listens, ..Duties::default() };

@@ -39,7 +39,7 @@ use clap::{Parser, Subcommand};
 use lazy_arguments::LazyArguments;
 use terminal::colour::Colour;
 
-use sys::process::close_range;
+use serve::handed_socket;
 
 /// Gives an agent a shell without giving it the machine.
 #[derive(Debug, Parser)]
@@ -104,12 +104,15 @@ pub fn main() -> ExitCode {
         return jq::main(words);
     }
     // This comes first, before anything is opened: descriptors inherited from the caller have no
-    // use here. The supervisor and every cell's init would inherit them otherwise, since neither
-    // execs.
-    if let Err(errno) = close_range(3, u32::MAX) {
-        eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
-        return ExitCode::from(exit::REFUSED);
-    }
+    // use here, except for a socket that `serve` is to listen on. The supervisor and every cell's
+    // init would inherit them otherwise, since neither execs.
+    let handed = match handed_socket::take() {
+        Ok(handed) => handed,
+        Err(errno) => {
+            eprintln!("cofferdam: inherited descriptors cannot be closed: {errno}");
+            return ExitCode::from(exit::REFUSED);
+        }
+    };
     // Before this process has a secret in memory, and before it has children.
     if let Err(errno) = cell::limits::no_core_dumps() {
         eprintln!("cofferdam: the limit of core files cannot be set: {errno}");
@@ -121,11 +124,13 @@ pub fn main() -> ExitCode {
         Err(usage) => return usage_error(&usage),
     };
     let serves = matches!(cli.command, Command::Serve(_));
+    // Other commands have no use for it: it is closed here.
+    let handed = handed.filter(|_| serves);
     logging::start(if serves { logging::SERVER_LOG } else { logging::COMMAND_LOG });
     let config = cli.config.as_deref();
     let done = match cli.command {
         Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),
-        Command::Serve(arguments) => serve::main(&arguments.0, config),
+        Command::Serve(arguments) => serve::main(&arguments.0, config, handed),
         Command::Calc(LazyArguments(arguments)) => calc::main(arguments, config),
         Command::Setup(LazyArguments(arguments)) => setup::main(&arguments),
         Command::Doctor(LazyArguments(arguments)) => doctor::main(&arguments, config),

@@ -271,6 +271,10 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
         _ => guard.served(request, next).await.unwrap_or_else(IntoResponse::into_response),
     };
     harden(response.headers_mut());
+    if guard.is_leaving() {
+        // The client's next request comes by a new connection, which a load balancer gives to another server.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if let RequestOrigin::Listed(origin) = from {
         allow_origin(&origin, response.headers_mut());
     }

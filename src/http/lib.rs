@@ -34,6 +34,6 @@ mod throttle;
 mod tool_path;
 
 pub use health::HealthWord;
-pub use limits::ListenerLimits;
+pub use limits::{LastAccept, ListenerLimits};
 pub use memory::OwnMemory;
 pub use scopes::Scopes;

@@ -32,6 +32,16 @@ pub struct ListenerLimits {
     pub pre_stop: Duration,
     /// Time for requests in flight when the server ends.
     pub drain: Duration,
+    pub last_accept: LastAccept,
+}
+
+/// Moment from which a server that ends accepts no more connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastAccept {
+    /// The end of `pre_stop`.
+    AfterPreStop,
+    /// The signal to end: another process accepts connections on the same socket.
+    AtSignal,
 }
 
 /// Connections that are reserved for requests of operators.
@@ -58,6 +68,7 @@ impl Default for ListenerLimits {
             session_idle: Duration::from_secs(300),
             pre_stop: Duration::ZERO,
             drain: Duration::from_secs(5),
+            last_accept: LastAccept::AfterPreStop,
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::access::{AccessRules, Peer};
 use crate::connections::{self, ConnectionSetup, Connections};
 use crate::door::{Door, MakeHandler};
 use crate::guard::{Guard, guard};
-use crate::limits::ListenerLimits;
+use crate::limits::{LastAccept, ListenerLimits};
 use crate::respond::Refusal;
 use crate::throttle::LogThrottle;
 use mcp::lines::Ends;
@@ -65,6 +65,10 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     let end = CancellationToken::new();
     let handlers = Arc::new(handlers);
     let (leaving, ends, _later) = after_pre_stop(ends, limits.pre_stop);
+    let until = match limits.last_accept {
+        LastAccept::AfterPreStop => ends.stop.clone(),
+        LastAccept::AtSignal => leaving.clone(),
+    };
     let guarded = Arc::new(Guard::new(&handlers, access, &limits, ends.clone(), leaving, &end));
     let router = Router::new()
         .route("/mcp", any(mcp::<M::Handler>))
@@ -90,11 +94,14 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         connections: Arc::new(Connections::new(limits.connections)),
         all: all.clone(),
         throttle: LogThrottle::default(),
+        until,
+        lost: ends.lost.clone(),
     };
     match listener {
-        Listener::Tcp(listener) => acceptor.tcp(listener, &guarded, &ends).await?,
-        Listener::Unix { socket, owner } => acceptor.unix(socket, owner, &ends).await?,
+        Listener::Tcp(listener) => acceptor.tcp(listener, &guarded).await?,
+        Listener::Unix { socket, owner } => acceptor.unix(socket, owner).await?,
     }
+    ends.ending().await;
     guarded.busy.close();
     if timeout(limits.drain, guarded.busy.wait()).await.is_err() {
         tracing::warn!("requests in flight are ended: their time is over");
@@ -157,21 +164,20 @@ struct Acceptor {
     connections: Arc<Connections>,
     all: TaskTracker,
     throttle: LogThrottle,
+    /// Tripped when no more connections are accepted.
+    until: CancellationToken,
+    /// The same, because no call can run any more.
+    lost: CancellationToken,
 }
 
 impl Acceptor {
-    async fn tcp<H>(
-        &self,
-        listener: std::net::TcpListener,
-        guard: &Guard<H>,
-        ends: &Ends,
-    ) -> io::Result<()> {
+    async fn tcp<H>(&self, listener: std::net::TcpListener, guard: &Guard<H>) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         loop {
             let taken = tokio::select! {
                 taken = listener.accept() => taken,
-                () = ends.ending() => return Ok(()),
+                () = self.ending() => return Ok(()),
             };
             match taken {
                 Ok((stream, from)) => {
@@ -188,18 +194,13 @@ impl Acceptor {
         }
     }
 
-    async fn unix(
-        &self,
-        listener: std::os::unix::net::UnixListener,
-        owner: u32,
-        ends: &Ends,
-    ) -> io::Result<()> {
+    async fn unix(&self, listener: std::os::unix::net::UnixListener, owner: u32) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         loop {
             let taken = tokio::select! {
                 taken = listener.accept() => taken,
-                () = ends.ending() => return Ok(()),
+                () = self.ending() => return Ok(()),
             };
             match taken {
                 // The socket's mode says the same; a descriptor may have been handed on.
@@ -212,6 +213,14 @@ impl Acceptor {
                 },
                 Err(error) => pause(&error).await,
             }
+        }
+    }
+
+    /// Resolves when no more connections are accepted.
+    async fn ending(&self) {
+        tokio::select! {
+            () = self.until.cancelled() => {}
+            () = self.lost.cancelled() => {}
         }
     }
 

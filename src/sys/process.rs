@@ -403,6 +403,18 @@ pub fn duplicate_to(fd: OwnedFd, to: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// Moves a descriptor that this program was started with to another number, with CLOEXEC (F_DUPFD_CLOEXEC of
+/// fcntl(2)). EBADF if no descriptor has this number.
+pub fn take_inherited(number: u32) -> Result<OwnedFd> {
+    let from = i32::try_from(number).map_err(|_| Errno::EBADF)?;
+    // SAFETY: takes numbers only.
+    let raw = Errno::result(unsafe { libc::fcntl(from, libc::F_DUPFD_CLOEXEC, 3) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let taken = unsafe { OwnedFd::from_raw_fd(raw) };
+    close_range(number, number)?;
+    Ok(taken)
+}
+
 /// Puts a copy of `fd` at the number `to` that stays open at exec (dup2(2), F_SETFD). The copy has
 /// no owner in this process: the next program inherits it.
 pub fn duplicate_inheritable(fd: impl AsFd, to: i32) -> Result<()> {

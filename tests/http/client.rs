@@ -45,19 +45,19 @@ impl Server {
         arguments: &[&str],
         prepare: impl Fn(&std::path::Path, &mut Command),
     ) -> Self {
-        let home = tempfile::Builder::new().prefix("cofferdam-test-").tempdir().expect("a home");
-        let config = home.path().join("config");
-        std::fs::create_dir(&config).expect("a directory");
-        let toml = toml.replace("HOME", &home.path().display().to_string());
-        std::fs::write(config.join("cofferdam.toml"), format!("schema = 1\n{toml}")).expect("it");
-        let mut command = Command::new(PROGRAM);
-        command.arg("--config").arg(&config).arg("serve").args(arguments);
+        let mut arguments = arguments.to_vec();
         if !arguments.contains(&"--http") {
-            command.args(["--http", "127.0.0.1:0"]);
+            arguments.extend(["--http", "127.0.0.1:0"]);
         }
-        command.env("HOME", home.path()).env_remove("XDG_STATE_HOME");
+        let (home, mut command) = configured_command(Command::new(PROGRAM), toml, &arguments);
         prepare(home.path(), &mut command);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped());
+        Self::spawned(home, command)
+    }
+
+    /// Starts it by this command, and waits until it listens.
+    pub fn spawned(home: tempfile::TempDir, mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the server starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (sender, text) = channel();
@@ -147,6 +147,22 @@ impl Server {
         }
         panic!("the server did not end")
     }
+}
+
+/// Adds the arguments of a server to a command, with this text in `cofferdam.toml` of a new home.
+pub fn configured_command(
+    mut command: Command,
+    toml: &str,
+    arguments: &[&str],
+) -> (tempfile::TempDir, Command) {
+    let home = tempfile::Builder::new().prefix("cofferdam-test-").tempdir().expect("a home");
+    let config = home.path().join("config");
+    std::fs::create_dir(&config).expect("a directory");
+    let toml = toml.replace("HOME", &home.path().display().to_string());
+    std::fs::write(config.join("cofferdam.toml"), format!("schema = 1\n{toml}")).expect("it");
+    command.arg("--config").arg(&config).arg("serve").args(arguments);
+    command.env("HOME", home.path()).env_remove("XDG_STATE_HOME");
+    (home, command)
 }
 
 impl Drop for Server {

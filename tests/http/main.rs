@@ -10,6 +10,7 @@ mod client;
 mod deceptive;
 mod figures;
 mod form;
+mod handover;
 mod isolation;
 mod limits;
 mod load;

@@ -188,7 +188,7 @@ fn a_projects_remote_token_is_needed_over_http() {
 }
 
 /// Returns the processes that descend from one, and that one.
-fn family(root: u32) -> Vec<u32> {
+pub fn family(root: u32) -> Vec<u32> {
     let mut all = vec![root];
     let mut next = 0;
     while let Some(pid) = all.get(next) {

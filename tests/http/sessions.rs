@@ -157,6 +157,13 @@ fn pre_stop_still_accepts_requests() {
         server.ask("POST", "/run", &[json], "{\"command\": \"echo on\"}")
     };
     assert_eq!((server.ask("GET", "/health", &[], "").status, run().status), (200, 200));
+    let mut kept = server.connect();
+    let again = "GET /tools HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    kept.send(again);
+    let mut first = [0; 4096];
+    let length = kept.0.read(&mut first).expect("an answer");
+    let head = String::from_utf8_lossy(&first[..length]).to_lowercase();
+    assert!(head.starts_with("http/1.1 200") && !head.contains("connection: close"), "{head}");
     server.terminate();
     let end = Instant::now() + patience();
     while server.ask("GET", "/health", &[], "").status != 503 {
@@ -165,6 +172,10 @@ fn pre_stop_still_accepts_requests() {
     }
     let served = run();
     assert_eq!((served.status, &served.message()["stdout"]), (200, &json!("on\n")), "{served:?}");
+    // A client that keeps its connection is made to open another one, which a load balancer gives to another server.
+    kept.send(again);
+    let last = kept.answer();
+    assert_eq!(last.header("connection"), Some("close"), "{last:?}");
     // A second signal skips the wait.
     server.terminate();
     assert_eq!(server.ended(), Some(0));

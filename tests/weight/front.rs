@@ -66,6 +66,7 @@ fn supervised(config: &str) -> Result<OwnedFd, Failed> {
         scope: ScopeWish::Never,
         record: None,
         first: None,
+        listening: None,
     })?;
     std::mem::forget(started.held);
     Ok(started.link)

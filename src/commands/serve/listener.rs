@@ -5,10 +5,12 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use ipnet::IpNet;
@@ -17,6 +19,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::handed_socket::{self, HANDOVER_TIME};
 use crate::commands::error::CliError;
 use config::HostContext;
 use config::http::{HttpSettings, TokenSetting, net, secret};
@@ -27,7 +30,7 @@ use http::access::tokens::Token;
 use http::access::{AccessRules, ClientRights, WithoutToken};
 use http::serve::Listener;
 use http::tcp::LineListener;
-use http::{ListenerLimits, OwnMemory};
+use http::{LastAccept, ListenerLimits, OwnMemory};
 use model::call::Cwd;
 use model::outcome::in_words;
 
@@ -44,7 +47,7 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Debug, Clone, Default, Args)]
 pub struct HttpFlags {
     /// Serve MCP over HTTP at /mcp as well: 127.0.0.1:PORT, `[::1]:PORT`, another address of this machine (with a token,
-    /// and TLS or --behind-proxy), or unix:PATH
+    /// and TLS or --behind-proxy), unix:PATH, or `systemd` for the socket that a socket unit hands over
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
     /// Serve MCP over raw TCP, one message a line, at an address of loopback; without a token, so only while cells have
@@ -69,7 +72,7 @@ pub enum HostGrants {
 
 /// Address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Endpoint {
+pub(super) enum Endpoint {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -78,6 +81,8 @@ enum Endpoint {
 #[derive(Debug)]
 pub struct HttpPlan {
     endpoint: Endpoint,
+    /// Socket at the endpoint from the service manager.
+    handed: Option<OwnedFd>,
     names: ServedNames,
     allowed: Vec<IpNet>,
     tokens: Vec<TokenSetting>,
@@ -168,10 +173,20 @@ impl HttpPlan {
     pub fn check(
         flags: &HttpFlags,
         settings: &HttpSettings,
+        handed: Option<OwnedFd>,
         grants: impl FnOnce() -> HostGrants,
     ) -> Result<Option<Self>, CliError> {
+        let is_asked_for = flags.http.as_deref() == Some(handed_socket::WORD);
+        if handed.is_some() && !is_asked_for {
+            tracing::warn!("a socket was handed over and is closed: --http systemd serves it");
+        }
         let Some(address) = &flags.http else { return Ok(None) };
-        let endpoint = endpoint(address)?;
+        let (endpoint, handed) = if is_asked_for {
+            let (socket, endpoint) = handed_socket::checked(handed)?;
+            (endpoint, Some(socket))
+        } else {
+            (endpoint(address)?, None)
+        };
         let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
         let from_environment = from_environment()?;
         // A token of the operator is not for agents.
@@ -186,7 +201,7 @@ impl HttpPlan {
         };
         let tls = settings.certificate.value.clone().zip(settings.key.value.clone());
         if reach == ListenerReach::Network {
-            check_network(address, has_token, tls.is_some() || proxy.is_some())?;
+            check_network(&endpoint, has_token, tls.is_some() || proxy.is_some())?;
         }
         let needs_token = has_token || grants() == HostGrants::Some;
         let (without_token, generated) = match reach {
@@ -201,13 +216,21 @@ impl HttpPlan {
             sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
             streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
             rate: NonZeroU32::new(settings.rate.value).unwrap_or(NonZeroU32::MIN),
-            // By default the listener does not wait before it stops.
-            pre_stop: settings.pre_stop.value.unwrap_or_default(),
+            pre_stop: settings.pre_stop.value.unwrap_or_else(|| match handed {
+                // By default the listener does not wait before it stops.
+                None => Duration::ZERO,
+                Some(_) => HANDOVER_TIME,
+            }),
             drain: settings.drain.value,
+            last_accept: match handed {
+                None => LastAccept::AfterPreStop,
+                Some(_) => LastAccept::AtSignal,
+            },
             ..ListenerLimits::default()
         };
         Ok(Some(Self {
             endpoint,
+            handed,
             names: ServedNames {
                 reach,
                 hosts: settings.hosts.value.iter().cloned().collect(),
@@ -224,15 +247,24 @@ impl HttpPlan {
         }))
     }
 
-    /// Binds the socket and reads the secrets; prints the server's address on standard error.
+    /// Returns the socket from the service manager, which [`Self::open`] takes again once other processes were made.
+    pub fn take_handed(&mut self) -> Option<OwnedFd> {
+        self.handed.take()
+    }
+
+    /// Binds the socket, unless it was `handed` over, and reads the secrets; prints the server's address on standard
+    /// error.
     ///
     /// # Errors
     /// The file or the address, with the reason.
-    pub fn open(self) -> Result<Opened, CliError> {
+    pub fn open(self, handed: Option<OwnedFd>) -> Result<Opened, CliError> {
         random()?;
         let tls = self.tls.as_ref().map(|(certificate, key)| tls(certificate, key)).transpose()?;
         let tokens = self.secrets()?;
-        let listener = self.endpoint.listener()?;
+        let listener = match handed {
+            Some(socket) => self.endpoint.handed_listener(socket),
+            None => self.endpoint.listener()?,
+        };
         let scheme = if tls.is_some() { "https" } else { "http" };
         match (&listener, &self.endpoint) {
             (Listener::Tcp(socket), _) => {
@@ -323,8 +355,9 @@ fn proxy(text: &str) -> Result<IpNet, CliError> {
 }
 
 /// Checks that a listener which other machines can reach has a token, and that the token is not sent in clear.
-fn check_network(address: &str, has_token: bool, is_private: bool) -> Result<(), CliError> {
-    let refused = |reason: &str| bad(&format!("{address} can be reached from elsewhere, {reason}"));
+fn check_network(at: &Endpoint, has_token: bool, is_private: bool) -> Result<(), CliError> {
+    let Endpoint::Tcp(at) = at else { return Ok(()) };
+    let refused = |reason: &str| bad(&format!("{at} can be reached from elsewhere, {reason}"));
     if !has_token {
         let hint = format!("set {VARIABLE}, or name a file under `[[http.tokens]]`");
         return Err(refused("and no token is configured").with_hint(hint));
@@ -433,6 +466,17 @@ impl Endpoint {
             }
         }
     }
+
+    /// Returns the listener of a socket that has this address already.
+    fn handed_listener(&self, socket: OwnedFd) -> Listener {
+        match self {
+            Self::Tcp(_) => Listener::Tcp(TcpListener::from(socket)),
+            Self::Unix(_) => Listener::Unix {
+                socket: UnixListener::from(socket),
+                owner: nix::unistd::geteuid().as_raw(),
+            },
+        }
+    }
 }
 
 /// Listens at a path that only this user can connect to. Removes a socket there without a listening process.
@@ -489,7 +533,7 @@ mod tests {
         let behind_proxy = proxy.map(str::to_owned);
         let flags =
             HttpFlags { http: Some(address.to_owned()), behind_proxy, ..HttpFlags::default() };
-        let plan = HttpPlan::check(&flags, &settings(config), || HostGrants::None);
+        let plan = HttpPlan::check(&flags, &settings(config), None, || HostGrants::None);
         plan.map(|plan| plan.expect("it is asked for")).map_err(|error| error.text())
     }
 
@@ -539,7 +583,7 @@ mod tests {
     #[test]
     fn a_grant_of_the_host_needs_a_token() {
         let flags = HttpFlags { http: Some("127.0.0.1:0".to_owned()), ..HttpFlags::default() };
-        let plan = HttpPlan::check(&flags, &settings(""), || HostGrants::Some);
+        let plan = HttpPlan::check(&flags, &settings(""), None, || HostGrants::Some);
         let plan = plan.ok().flatten().expect("a token is generated");
         assert_eq!(plan.without_token, WithoutToken::Refused);
         assert!(plan.generated.is_some());

@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod exec_options;
+pub(super) mod handed_socket;
 pub mod listener;
 mod metrics;
 pub(super) mod served_project;
@@ -51,7 +52,13 @@ const ON_A_TERMINAL: &str =
 const OPENING_TIME: Duration = Duration::from_secs(1);
 
 /// Runs the command: 0 if it ended as requested.
-pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliError> {
+///
+/// `handed` is a socket that the service manager handed over to this process.
+pub fn main(
+    typed: &ServeArguments,
+    config: Option<&Path>,
+    handed: Option<OwnedFd>,
+) -> Result<u8, CliError> {
     let (typed, mcp) = &arguments::with_mcp_settings(typed)?;
     // With a listener, a terminal is no client.
     let at_terminal = std::io::stdin().is_terminal();
@@ -78,8 +85,9 @@ pub fn main(typed: &ServeArguments, config: Option<&Path>) -> Result<u8, CliErro
             (offer, Some(watcher))
         }
     };
-    let plan =
-        HttpPlan::check(&typed.listener, &settings.loaded.config.http, || settings.host_grants())?;
+    let plan = HttpPlan::check(&typed.listener, &settings.loaded.config.http, handed, || {
+        settings.host_grants()
+    })?;
     let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
     let tcp = TcpPlan::check(&typed.listener, json, || settings.host_grants())?;
     let plans = Plans { http: plan, tcp, watcher };

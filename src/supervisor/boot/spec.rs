@@ -25,7 +25,7 @@ pub enum PrivateCells {
 }
 
 /// Everything the supervisor is configured with: decided by the operator, before any call.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Spec {
     pub profiles: Vec<Profile>,
     /// Sets of host directories, for `/workspace` and other paths; a job names a set by its index.
@@ -47,4 +47,6 @@ pub struct Spec {
     /// Profile and workspace of a call that follows at once: its cell is built while the supervisor
     /// reports to the front end. `None` if calls may come at any time.
     pub first: Option<(ProfileName, Workspace)>,
+    /// Socket that the caller listens on. The supervisor closes its copy, and the caller gets it back.
+    pub listening: Option<OwnedFd>,
 }

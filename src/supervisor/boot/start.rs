@@ -42,6 +42,8 @@ pub struct Started {
     pub link: OwnedFd,
     /// Kept as long as the front end lives: for root it holds the instance's lock.
     pub held: HeldResources,
+    /// The socket of [`Spec::listening`], which only the caller has now.
+    pub listening: Option<OwnedFd>,
 }
 
 /// Resources that must live as long as the supervisor.
@@ -111,8 +113,8 @@ pub fn start_with_gateway(
     match cloned(spec.tier).map_err(StartError::Clone)? {
         Side::Child => {
             // Close the copies of main's ends, or main's death would not end the link. Close the
-            // granted sockets too: from here on only mounts hold files of the host.
-            drop((link, go, spec.sockets, asking));
+            // granted sockets and the caller's too: from here on only mounts hold files of the host.
+            drop((link, go, spec.sockets, spec.listening, asking));
             enter::run(inherited, GoSignal { wait })
         }
         Side::Parent(child) => {
@@ -128,7 +130,7 @@ pub fn start_with_gateway(
             {
                 // Each of the two processes must see the other close the link.
                 drop((link, inherited.link, inherited.scope, asking, inherited.gateway));
-                drop((spec.sockets, child.pidfd));
+                drop((spec.sockets, spec.listening, child.pidfd));
                 let is_done = match task {
                     BackgroundTask::None => true,
                     BackgroundTask::Maps => admit(child.pid, spec.tier, &identity, &go).is_ok(),
@@ -146,7 +148,8 @@ pub fn start_with_gateway(
             }
             // Leaked on purpose: freeing these shared pages would write to them and copy them.
             std::mem::forget(inherited.profiles);
-            Ok(Started { link, held: HeldResources { _identity: identity, _pidfd: child.pidfd } })
+            let held = HeldResources { _identity: identity, _pidfd: child.pidfd };
+            Ok(Started { link, held, listening: spec.listening })
         }
     }
 }

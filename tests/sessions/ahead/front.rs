@@ -114,6 +114,7 @@ impl Front {
             scope: supervisor::ScopeWish::Never,
             record: None,
             first: None,
+            listening: None,
         };
         let started = supervisor::start(spec).map_err(words)?;
         std::mem::forget(started.held);

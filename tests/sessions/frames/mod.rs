@@ -105,6 +105,7 @@ impl Front {
             scope: supervisor::ScopeWish::Never,
             record: None,
             first: None,
+            listening: None,
         })?;
         std::mem::forget(started.held);
         let mut front = Self { link: started.link, profile, call: 0 };
