@@ -216,7 +216,7 @@ impl HttpPlan {
             sessions: usize::try_from(settings.sessions.value).unwrap_or(usize::MAX),
             streams: usize::try_from(settings.streams.value).unwrap_or(usize::MAX),
             rate: NonZeroU32::new(settings.rate.value).unwrap_or(NonZeroU32::MIN),
-            pre_stop: settings.pre_stop.value.unwrap_or_else(|| match handed {
+            pre_stop: settings.pre_stop.value.unwrap_or(match handed {
                 // By default the listener does not wait before it stops.
                 None => Duration::ZERO,
                 Some(_) => HANDOVER_TIME,
