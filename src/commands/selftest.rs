@@ -15,7 +15,7 @@ use crate::commands::terminal::colour::{Colour, Tone};
 use model::clock;
 use model::outcome::in_words;
 use model::receipt::Tier;
-use selftest::baseline::{Baseline, Changes};
+use selftest::baseline::{Baseline, VerdictChanges};
 use selftest::conduct::{self, AttackResult};
 use selftest::corpus::{self, Attack, Class, Severity};
 use selftest::judge::Target;
@@ -211,7 +211,7 @@ fn earlier(file: &Path) -> Result<Baseline, CliError> {
 
 /// Reports on standard error what is worse than the baseline. Returns the exit code.
 fn compared(baseline: &Baseline, results: &[AttackResult]) -> u8 {
-    let Changes { worse, new } = baseline.changes(results);
+    let VerdictChanges { worse, new } = baseline.changes(results);
     let list = |what: &str, ids: &[&str]| {
         if !ids.is_empty() {
             eprintln!("selftest: {what}: {}", ids.join(" "));

@@ -26,7 +26,7 @@ pub struct Baseline(BTreeMap<String, String>);
 
 /// Differences from the baseline that a person has to look at, as ids of attacks.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes<'r> {
+pub struct VerdictChanges<'r> {
     /// A breach, or no verdict, where the baseline has a better verdict.
     pub worse: Vec<&'r str>,
     /// A breach, or no verdict, of an attack that the baseline does not have.
@@ -50,8 +50,8 @@ impl Baseline {
     }
 
     /// Compares results with the baseline.
-    pub fn changes<'r>(&self, results: &'r [AttackResult]) -> Changes<'r> {
-        let mut changes = Changes::default();
+    pub fn changes<'r>(&self, results: &'r [AttackResult]) -> VerdictChanges<'r> {
+        let mut changes = VerdictChanges::default();
         for result in results {
             let rank = rank(result.verdict.word());
             match self.0.get(&result.id) {
@@ -115,7 +115,7 @@ mod tests {
             result("F7", breach()),
             result("F8", held()),
         ];
-        let expected = Changes { worse: vec!["F1", "F3", "F4"], new: vec!["F7"] };
+        let expected = VerdictChanges { worse: vec!["F1", "F3", "F4"], new: vec!["F7"] };
         assert_eq!(baseline.changes(&results), expected);
     }
 
