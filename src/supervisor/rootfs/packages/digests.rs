@@ -14,9 +14,10 @@ const MAX_DATABASE: u64 = 64 << 20;
 /// its pages are touched once.
 const PIECE: usize = 64 << 10;
 
-/// Paths that only services of the host, its boot and its logins read. Without them a copy takes two
-/// thirds of the time.
-const LEFT_OUT: [&str; 24] = [
+/// Paths that only services of the host, its boot, its logins and a program that cells cannot run
+/// (firejail, with over a thousand files) read. Without them a copy takes two thirds of the time,
+/// and a tenth where firejail is installed.
+const LEFT_OUT: [&str; 25] = [
     "/etc/X11",
     "/etc/apparmor.d",
     "/etc/cron.d",
@@ -25,6 +26,7 @@ const LEFT_OUT: [&str; 24] = [
     "/etc/cron.monthly",
     "/etc/cron.weekly",
     "/etc/default",
+    "/etc/firejail",
     "/etc/grub.d",
     "/etc/init",
     "/etc/init.d",
