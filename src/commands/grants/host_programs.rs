@@ -21,10 +21,10 @@ pub(crate) fn find(profile: &Profile, granted: &[PathBuf]) -> HostPrograms {
 /// Finds one program as [`find`] does.
 pub(crate) fn named(program: &str, profile: &Profile) -> HostPrograms {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = elsewhere(&path, profile, &[]);
-    let has = |directory: &&PathBuf| !program.contains('/') && directory.join(program).is_file();
+    let has = |directory: &Path| !program.contains('/') && directory.join(program).is_file();
     let home = accounts::home();
-    let directory = all.iter().find(has).map(|directory| shown(directory, home.as_deref()));
+    let all = elsewhere(&path, profile, &[], has);
+    let directory = all.first().map(|directory| shown(directory, home.as_deref()));
     HostPrograms::new(directory.into_iter().map(|path| (program.to_owned(), path)).collect())
 }
 
@@ -48,8 +48,13 @@ pub(crate) fn is_in_cells(program: &str, profile: &Profile) -> bool {
     names.iter().any(on_the_host)
 }
 
-/// Returns the directories of PATH that the cells do not have.
-fn elsewhere(path: &OsStr, profile: &Profile, granted: &[PathBuf]) -> Vec<PathBuf> {
+/// Returns the directories of PATH that the cells do not have, of those that are `wanted`.
+fn elsewhere(
+    path: &OsStr,
+    profile: &Profile,
+    granted: &[PathBuf],
+    wanted: impl Fn(&Path) -> bool,
+) -> Vec<PathBuf> {
     let shown = profile.paths.iter().filter(|path| path.host == path.cell).map(|path| &path.host);
     let inside: Vec<&PathBuf> = shown.chain(granted).collect();
     // Bytes first: taking paths apart is slow, and every start of a server compares some hundreds.
@@ -68,6 +73,7 @@ fn elsewhere(path: &OsStr, profile: &Profile, granted: &[PathBuf]) -> Vec<PathBu
         if directory.is_absolute()
             && !all.contains(&directory)
             && !is_inside(&directory)
+            && wanted(&directory)
             && !is_resolved_inside(&directory)
         {
             all.push(directory);
@@ -84,7 +90,7 @@ fn outside(
     granted: &[PathBuf],
 ) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
-    for directory in elsewhere(path, profile, granted) {
+    for directory in elsewhere(path, profile, granted, |_| true) {
         // A directory that cannot be read has no programs for the operator.
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         let path = shown(&directory, home);
