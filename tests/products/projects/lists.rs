@@ -277,7 +277,7 @@ fn framework_variables_set_project_and_level() {
     let output = command.stdin(Stdio::null()).output().expect("it runs");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{error}");
-    let reason = "MCPBASH_TOOLS_DIR: the folder is tools/ of the project, and no other";
+    let reason = "MCPBASH_TOOLS_DIR: `/usr/bin` is no folder within the project";
     assert!(error.contains(reason), "{error}");
 }
 
