@@ -173,7 +173,7 @@ fn a_missing_program_or_open_breaker_is_degraded() {
     assert_eq!(kept(r#"tool_health{tool="cli_mine",health="degraded"}"#), Some(1.0), "{text}");
 }
 
-/// A tool whose output has figures of its own: a script of the operator prints what it is sent.
+/// A tool that prints what it is sent, with readers for metrics and for its health.
 const FIGURES: &str = r#"
 schema = 1
 extends = "shipped"

@@ -10,6 +10,7 @@ mod config_json;
 #[path = "../support/deceptive.rs"]
 mod deceptive;
 mod exec;
+mod go_server;
 mod jq;
 mod network;
 mod operator;

@@ -202,7 +202,7 @@ fn line(flag: &HelpFlag) -> String {
     format!("{} = {}\n", quoted(&flag.form), quoted(why))
 }
 
-/// Returns the name of a tool with words of its own: `cli_git_log`.
+/// Returns the name of a tool whose calls begin with further words: `cli_git_log`.
 fn name(words: &[String]) -> String {
     let letters = words.join("_").to_lowercase();
     let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };

@@ -170,8 +170,8 @@ fn templates_and_defaults_match_the_reference() {
     assert_eq!(server.close(), Some(0));
 }
 
-/// The tool of "5-Minute Tool Creation": its name, its field and its words. The list of that page has `-o`, which writes
-/// files and which its own rules exclude.
+/// The tool of "5-Minute Tool Creation": its name, its field, its words and all its flags. `-o` takes a path in the
+/// workspace, because the rules of that page exclude flags that write elsewhere.
 #[test]
 fn the_first_tool_of_the_guide_works() {
     let mut server = shipped();
@@ -185,6 +185,10 @@ fn the_first_tool_of_the_guide_works() {
     let expected = json!(["-X", "GET", "-H", "Accept: application/json", "http://192.168.1.1/api"]);
     assert_eq!(own.map(Value::Array), Some(expected), "{answer}");
     assert_eq!(answer["metadata"]["egress"], "192.168.1.1/32 port 80, 443", "{answer}");
+    let listed = "-X POST --request POST -H 'A: b' --header 'A: b' -d a=b --data a=b -L --location -k --insecure \
+                  -s --silent -o a.json --output b.json --connect-timeout 5 --max-time 10";
+    let arguments = json!({"target": "http://192.168.1.1/api", "extra_args": listed});
+    assert_eq!(dry(&mut server, "CurlTool", &arguments)["error"], Value::Null);
     let both = json!({"target": "http://192.168.1.1/", "url": "http://192.168.1.1/"});
     let answer = dry(&mut server, "CurlTool", &both);
     assert_eq!(answer["error"], "cli_curl: give `url` or `target`, not both");
@@ -293,6 +297,36 @@ fn a_tool_that_takes_hours_is_a_row_too() {
         (&about["performance"]["concurrency"], &about["circuit_breaker"]["failure_threshold"]),
         (&json!(1), &json!(3))
     );
+    assert_eq!(server.close(), Some(0));
+}
+
+/// "Minimal Implementation" of "Adding New Tools": its four lines and its comments, as a file of an operator.
+#[test]
+fn the_minimal_tool_of_the_guide_takes_four_lines() {
+    let minimal = r#"
+[[tool]]
+command = "mytool"                                  # Required
+why = "the guide's example"
+flags = { "-flag1" = "one", "-flag2" = "two" }      # Optional
+timeout = "300s"                                    # Optional
+concurrency = 2                                     # Optional
+"#;
+    // No entry in `[tools] on` and no rule: discovery, validation, metrics and the breaker are automatic.
+    let directory = own("groups = [\"shell\"]", minimal);
+    let mut server = serving(directory.path(), None);
+    assert!(super::names(&mut server).contains(&"cli_mytool".to_owned()));
+    let arguments = json!({"extra_args": "-flag1 -flag2"});
+    let answer = dry(&mut server, "MytoolTool", &arguments);
+    assert_eq!(words(&answer), Ok("mytool -flag1 -flag2".to_owned()), "{answer}");
+    let answer = dry(&mut server, "MytoolTool", &json!({"extra_args": "-flag3"}));
+    assert_eq!(answer["error_type"], "validation_error", "{answer}");
+    let about = asked(&mut server, "get_tool_info", json!({"tool": "cli_mytool"}));
+    assert_eq!(
+        (&about["performance"]["concurrency"], &about["circuit_breaker"]["failure_threshold"]),
+        (&json!(2), &json!(5)),
+        "{about}"
+    );
+    assert_eq!(about["health"], "unhealthy", "its program is nowhere: {about}");
     assert_eq!(server.close(), Some(0));
 }
 

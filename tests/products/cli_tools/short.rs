@@ -226,7 +226,7 @@ fn a_program_without_help_or_without_a_file_makes_no_tool() {
 }
 
 #[test]
-fn a_tool_with_words_of_its_own_keeps_them() {
+fn further_words_begin_every_call() {
     let (code, file, said) = new_tool(&["sort", "--reverse", "--ask", "--help"]);
     // A word with a dash is an argument of this command.
     assert_eq!((code, file.as_str()), (Some(125), ""), "{said}");
