@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, sockopt};
 
-use super::listener::Endpoint;
+use super::endpoint::Endpoint;
 use crate::commands::error::CliError;
 use sys::process::{close_range, take_inherited};
 

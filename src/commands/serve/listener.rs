@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
@@ -19,6 +19,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::endpoint::{Endpoint, bad, endpoint};
 use super::handed_socket::{self, HANDOVER_TIME};
 use crate::commands::error::CliError;
 use config::HostContext;
@@ -68,13 +69,6 @@ pub struct HttpFlags {
 pub enum HostGrants {
     None,
     Some,
-}
-
-/// Address of a listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Endpoint {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
 }
 
 /// A listener that may start: every condition was checked.
@@ -308,10 +302,6 @@ impl HttpPlan {
     }
 }
 
-fn bad(fault: &impl std::fmt::Display) -> CliError {
-    CliError::new(format!("--http: {fault}"))
-}
-
 /// Returns the directory below which each command of `/run` gets a directory.
 ///
 /// # Errors
@@ -328,22 +318,6 @@ fn run_root(flag: Option<&str>) -> Result<Option<String>, CliError> {
         )
     })?;
     Ok(Some(inside.as_str().to_owned()))
-}
-
-fn endpoint(text: &str) -> Result<Endpoint, CliError> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        let path = std::path::absolute(path).map_err(|error| bad(&in_words(&error)))?;
-        return Ok(Endpoint::Unix(path));
-    }
-    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
-    let address = match local {
-        Some(port) => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
-        None => text.parse().ok(),
-    };
-    address.map(Endpoint::Tcp).ok_or_else(|| {
-        bad(&format!("`{}` is no address", text.escape_default()))
-            .with_hint("write IP:PORT as 127.0.0.1:8080 or [::1]:8080, or unix:PATH")
-    })
 }
 
 fn proxy(text: &str) -> Result<IpNet, CliError> {

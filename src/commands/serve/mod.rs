@@ -1,6 +1,7 @@
 //! `cofferdam serve`: MCP on standard input and output.
 
 pub mod arguments;
+mod endpoint;
 pub mod exec_options;
 pub(super) mod handed_socket;
 pub mod listener;
