@@ -23,6 +23,7 @@ CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 ja
 	mvn:maven php:php-cli composer:composer Rscript:r-base-core
 # Plugins of Maven, which have no program.
 MAVEN_PLUGINS := libmaven-compiler-plugin-java libmaven-resources-plugin-java junit5
+SCALE_NEEDS   := haproxy:haproxy openssl:openssl ip:iproute2 unshare:util-linux python3:python3
 NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 pip:python3-pip node:nodejs npm:npm git:git curl:curl wget:wget \
 	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
@@ -30,7 +31,7 @@ DIST_NEEDS    := python3:python3 strip:binutils xz:xz-utils
 PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 setpriv:util-linux
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-scale test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build dist install uninstall clean setup
 
 help:
@@ -45,6 +46,7 @@ help:
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
 	@echo 'make test-network  real clients and servers, each client bare and in a cell (root; Debian; needs npm and pip; servers are installed and not started)'
 	@echo 'make test-conformance  the official MCP conformance suite and clients, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
+	@echo 'make test-scale  three servers behind haproxy, one killed and one ended under 10,000 calls of 64 clients, and the manifests for Kubernetes (root; Debian; needs pip)'
 	@echo 'make test-examples EXAMPLES=DIR  the example projects of mcp-bash-framework, where DIR has them: compared, and through real clients'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
@@ -115,6 +117,12 @@ test-conformance:
 	tests/conformance/routes
 	tests/conformance/clients
 	tests/conformance/projects
+
+test-scale:
+	@scripts/setup $(RUN_NEEDS) $(SCALE_NEEDS)
+	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
+	tests/scale/manifests
+	tests/scale/run
 
 # The examples are other people's and not in this repository: DIR is the folder `examples` of a copy of that framework.
 test-examples:
