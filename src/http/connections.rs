@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -27,6 +27,9 @@ use tower::ServiceExt;
 use crate::access::Peer;
 use crate::limits::{ListenerLimits, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::respond::Refusal;
+
+/// Time after the end of a server in which the first request of a connection is answered: it may be on its way.
+const FIRST_REQUEST_TIME: Duration = Duration::from_millis(200);
 
 /// Connections of a server: their maximum number, and when each was last used.
 #[derive(Debug)]
@@ -233,7 +236,10 @@ where
 {
     let ConnectionSetup { router, limits, stop, .. } = setup;
     let handle = slot.handle();
+    let begun = CancellationToken::new();
+    let begins = begun.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+        begins.cancel();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(handle.clone());
         let router = router.clone();
@@ -248,11 +254,15 @@ where
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
         () = slot.evicted() => return,
-        () = stop.cancelled() => {
-            // The answer in progress is the last one.
-            served.as_mut().graceful_shutdown();
-            served.await
-        }
+        () = stop.cancelled() => tokio::select! {
+            ended = served.as_mut() => ended,
+            // `Elapsed` is no failure: no request is on its way.
+            _ = tokio::time::timeout(FIRST_REQUEST_TIME, begun.cancelled()) => {
+                // The answer in progress is the last one.
+                served.as_mut().graceful_shutdown();
+                served.await
+            }
+        },
     };
     if let Err(error) = ended {
         tracing::debug!(?peer, %error, "a connection ended");
@@ -277,7 +287,7 @@ async fn answered(router: Router, request: hyper::Request<Body>) -> Response {
 mod tests {
     use std::time::Duration;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
 
@@ -311,6 +321,46 @@ mod tests {
         let silent: Vec<ConnectionSlot> = (0..20).map(|_| place()).collect();
         assert!(!session.close.is_cancelled(), "idle for longest, and in use");
         assert_eq!(silent.iter().filter(|place| !place.close.is_cancelled()).count(), 1);
+    }
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+    /// Serves one connection. Returns its client, and the token that ends the server.
+    fn served(router: Router) -> (DuplexStream, CancellationToken) {
+        let (client, server) = tokio::io::duplex(1 << 10);
+        let place = Arc::new(Connections::new(1)).take_slot(from([127, 0, 0, 1])).expect("room");
+        let stop = CancellationToken::new();
+        let limits = ListenerLimits::default();
+        let setup = ConnectionSetup { router, tls: None, limits, stop: stop.clone() };
+        tokio::spawn(connection(server, from([127, 0, 0, 1]), place, setup));
+        (client, stop)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_request_that_is_on_its_way_at_the_end_is_answered() {
+        let router = || Router::new().route("/", axum::routing::get(|| async { "here" }));
+        let half = FIRST_REQUEST_TIME / 2;
+        for (before, after, answers, open_for) in [
+            (&b""[..], REQUEST, 1, half),
+            (b"", b"", 0, FIRST_REQUEST_TIME),
+            // A client that had an answer sends its next request by another connection.
+            (REQUEST, b"", 1, Duration::ZERO),
+        ] {
+            let (mut client, stop) = served(router());
+            client.write_all(before).await.expect("it reads");
+            tokio::time::sleep(half).await;
+            stop.cancel();
+            let end = tokio::time::Instant::now();
+            if !after.is_empty() {
+                tokio::time::sleep(half).await;
+                client.write_all(after).await.expect("it reads");
+            }
+            let mut text = String::new();
+            client.read_to_string(&mut text).await.expect("it is closed");
+            assert_eq!(text.matches("here").count(), answers, "{text}");
+            let took = end.elapsed();
+            assert!(took.abs_diff(open_for) < Duration::from_millis(20), "{took:?}");
+        }
     }
 
     /// Asks for a large answer and reads only `bytes` of it each 20 s, `times` times. Returns when the connection ended.

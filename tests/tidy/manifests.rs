@@ -66,7 +66,11 @@ fn the_command_line_and_the_ports_of_the_manifests_are_real() {
         let port = value(&manifest, "containerPort:");
         assert_eq!(address, format!("0.0.0.0:{port}"));
         let ports = values(&manifest, "port:");
-        assert_eq!(ports.iter().filter(|port| **port == "https").count(), 3, "three probes: {ports:?}");
+        assert_eq!(
+            ports.iter().filter(|port| **port == "https").count(),
+            3,
+            "three probes: {ports:?}"
+        );
         assert!(values(&manifest, "targetPort:").iter().all(|port| *port == "https"));
         assert_eq!(value(&read("network-policy.yaml"), "port:"), "https");
         assert!(!manifest.contains('\t') && !manifest.contains(" \n"), "{workload}");
