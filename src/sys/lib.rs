@@ -18,6 +18,7 @@ pub mod lookup;
 pub mod memory;
 pub mod mount;
 pub mod net;
+pub mod note;
 pub mod notify;
 pub mod process;
 pub mod remote;

@@ -90,6 +90,31 @@ pub fn run<F: FnOnce()>(
     Errno::result(unsafe { libc::poll(&raw mut hangs_up, 1, -1) }).map(drop)
 }
 
+/// Runs `body` in a child on `stack` with new user and network namespaces, and waits until it has ended. The child
+/// shares the memory and the descriptors of this process, which is suspended meanwhile: descriptors that `body` opens
+/// are open here afterwards.
+///
+/// The child has every capability in its namespaces, and those of this process nowhere. No id is mapped in its user
+/// namespace, which has no process once the child has ended. The process must be single-threaded.
+///
+/// # Errors
+/// The errno of clone(2), before `body` runs; or of waitid(2).
+pub fn run_in_new_network<F: FnOnce()>(stack: &mut Stack, body: F) -> Result<()> {
+    let mut body = Some(body);
+    let mut pidfd: libc::c_int = -1;
+    let shared = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNET;
+    let flags = shared | namespaces | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let argument = (&raw mut body).cast();
+    // SAFETY: `stack` is writable memory that is borrowed exclusively, and `body` outlives the child, which has ended
+    // when the call returns (CLONE_VFORK): nothing of this process runs at the same time.
+    let pid = unsafe { libc::clone(first::<F>, stack.top(), flags, argument, &raw mut pidfd) };
+    Errno::result(pid)?;
+    // SAFETY: the kernel stored a new descriptor there that has no other owner (CLONE_PIDFD).
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    wait(&pidfd)
+}
+
 /// Runs the child's body. A panic aborts here: it cannot unwind out of an `extern "C"` function.
 extern "C" fn first<F: FnOnce()>(body: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `run` passes the address of its `Option<F>`, and does not use it while this runs.
@@ -193,6 +218,28 @@ mod tests {
         assert!(inside.is_some() && inside != link("self"));
         drop(holder);
         assert_eq!(link(&pid), None);
+        Ok(())
+    }
+
+    #[test]
+    fn a_network_is_left_by_its_maker_and_owned_by_a_namespace_without_a_process() -> Result<()> {
+        use nix::fcntl::{OFlag, open};
+        use nix::sys::stat::{Mode, fstat};
+
+        let mut stack = Stack::new()?;
+        let network =
+            || open("/proc/self/ns/net", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+        let mut made = None;
+        let result = run_in_new_network(&mut stack, || {
+            made = Some(crate::net::loopback_up().and_then(|()| network()));
+        });
+        match result {
+            // Some machines refuse namespaces to ordinary users.
+            Err(Errno::EPERM | Errno::ENOSPC) => return Ok(()),
+            result => result?,
+        }
+        let made = made.expect("the child has run")?;
+        assert_ne!(fstat(&made)?.st_ino, fstat(&network()?)?.st_ino);
         Ok(())
     }
 
