@@ -51,6 +51,7 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         tmpfs: 1 << 40,
         processes: 20_000,
         warm,
+        networks: 32,
         sessions: 0,
         session_idle: std::time::Duration::ZERO,
     };

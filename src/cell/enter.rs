@@ -9,15 +9,16 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 
+use super::init::unresolved;
 use super::report::{self, FromInit, FromPayload};
 use super::spec::{CellSpec, Prepared};
 use super::{At, Ground, Root, Step, StepFailed};
-use super::{bare, buffers, caps, cgroup, fds, ids, init, landlock, limits, mounts, payload, proc};
-use model::egress::NetworkClass;
-use model::profile::{Family, Profile};
+use super::{
+    bare, caps, cgroup, fds, ids, init, kept_network, landlock, limits, mounts, payload, proc,
+};
 use sys::fork::fork;
 use sys::process::{self, Dumpable};
-use sys::{bpf, net, sharing, socket};
+use sys::{bpf, sharing, socket};
 
 /// Runs init, from right after the clone to the end of the cell. Never returns.
 pub fn run(entry: &CellSpec<'_>, scratch: &mut payload::Scratch) -> ! {
@@ -137,35 +138,29 @@ fn prepare(entry: &CellSpec<'_>, root: &Root) -> Result<Prepared, StepFailed> {
     Ok(Prepared { ruleset, procfs, links, domain: None, questions })
 }
 
-/// Brings the cell's loopback up, and bounds its connections unless a cgroup counts their memory. Needs
-/// CAP_NET_ADMIN in the new network namespace. Returns the socket for questions for names, in cells that have
-/// only their loopback.
+/// Prepares a fresh network namespace, in which this process needs CAP_NET_ADMIN. Returns the socket for questions for
+/// names, in cells that have only their loopback.
 fn prepare_network(
     entry: &CellSpec<'_>,
     procfs: Option<&OwnedFd>,
 ) -> Result<Option<OwnedFd>, StepFailed> {
     let CellSpec { design, shared, .. } = *entry;
-    let Profile { egress, families, .. } = &design.profile;
-    match &design.loopback {
-        Some(loopback) => loopback.make().at(Step::Loopback)?,
-        None if egress.class.has_loopback() => {
-            net::loopback_up().at(Step::Loopback)?;
-        }
-        None => {}
+    if let Some(lent) = entry.network {
+        // The supervisor has prepared it.
+        let questions = lent.questions.map(|questions| questions.try_clone_to_owned());
+        return questions.transpose().at(Step::Loopback);
     }
-    // After the loopback has its address, and while this process may bind to a port below 1024.
-    let is_asked = egress.class == NetworkClass::Loopback && families.contains(&Family::Inet);
-    let questions = is_asked.then(init::unresolved::open).transpose().at(Step::Loopback)?;
     // By a procfs that is not shared, as with the limits of its user namespace.
     let proc = procfs.unwrap_or(&shared.proc);
+    kept_network::prepare(design, shared, proc)?;
+    // After the loopback has its address, and while this process may bind to a port below 1024.
+    let is_asked = unresolved::is_asked(&design.profile);
+    let questions = is_asked.then(unresolved::open).transpose().at(Step::Loopback)?;
     if let Some(network) = &design.network {
         let packets = network.make(proc, shared.proc_kind).at(Step::Egress)?;
         // The socket stays open in flight. No copy may remain here: it would see the packets that the gateway
         // sees, and closing the last copy takes 10 ms.
         report::send(entry.control, &FromInit::Network, &[packets.as_fd()]).at(Step::Link)?;
-    }
-    if buffers::are_unheld(&design.profile, shared.memory) {
-        buffers::bound(proc, shared.proc_kind).at(Step::Buffers)?;
     }
     Ok(questions)
 }

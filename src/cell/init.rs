@@ -11,7 +11,7 @@ mod job;
 mod open_files;
 mod payload;
 mod tally;
-pub(crate) mod unresolved;
+pub mod unresolved;
 mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -210,7 +210,7 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         Some(_) | None => None,
     };
     let counted = watch_open_files(entry, procfs.as_ref(), domain)?;
-    let mediator = Mediator::new(entry.design, entry.shared, procfs)?;
+    let mediator = Mediator::new(entry, procfs)?;
     let mut init = Init {
         control: entry.control,
         // Set by `meet`.

@@ -5,7 +5,7 @@
 //! `cgroup`, `fds`, `caps`, `landlock`, `seccomp`, `mediate`; `bare` has the tier without
 //! namespaces. `init` is pid 1 of the cell, `payload` the process that becomes the program, and
 //! `measure` checks both from outside. `report` defines their messages to the supervisor.
-//! `late_files` starts the process that completes a template. `proc_files` reads procfs. `confine`
+//! `kept_network` has the network namespaces that are used again. `late_files` starts the process that completes a template. `proc_files` reads procfs. `confine`
 //! has the walls of our processes that run no cell.
 //!
 //! *Invariant:* between clone and exec there are only system calls. Everything of variable length
@@ -24,6 +24,7 @@ pub mod fds;
 pub mod files;
 pub mod ids;
 pub mod init;
+pub mod kept_network;
 pub mod landlock;
 pub mod late_files;
 pub mod limits;
@@ -87,6 +88,8 @@ pub struct Design {
     pub network: Option<network::NetworkPlan>,
     /// The payload's filter.
     pub filter: Vec<Instruction>,
+    /// Use of network namespaces by one cell after the other, in cells of one call without egress.
+    pub reuse: Option<kept_network::Reuse>,
     /// Calls that init records and then lets the kernel execute; empty except for `profile learn`.
     pub recorded: Vec<record::PathCall>,
     /// Numbers of the calls that the filter allows. The supervisor's filter must allow them too.

@@ -19,7 +19,7 @@ use super::proc_files::{Fields, read_all, read_bytes};
 use super::report::{Probes, raw};
 use model::core_dumps::{self, CoreHandler};
 use model::profile::ProcView;
-use model::receipt::{Measured, Probed};
+use model::receipt::{Measured, NetworkOrigin, Probed};
 
 /// Namespaces that must not be the operator's.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
@@ -95,6 +95,7 @@ pub fn payload(
         host_uid,
         supplementary_groups,
         namespaces,
+        network_namespace: Some(NetworkOrigin::Fresh),
         mounts,
         processes,
         open_files: files,

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 
 use super::bare::{self, store};
+use super::kept_network::LentNetwork;
 use super::report::{self, ToInit};
 use super::slot::Slot;
 use super::{At, Design, Shared, Step, StepFailed};
@@ -12,7 +13,7 @@ use super::{cgroup, landlock, proc};
 use sys::socket::{self, PacketWait};
 
 /// Everything that a new cell is made from, prepared before the clone.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct CellSpec<'a> {
     pub design: &'a Design,
     pub shared: &'a Shared,
@@ -33,6 +34,8 @@ pub struct CellSpec<'a> {
     pub lifeline: Option<BorrowedFd<'a>>,
     /// A socket pair between init and payload, for the listener.
     pub handoff: (BorrowedFd<'a>, BorrowedFd<'a>),
+    /// The network namespace that the cell is cloned into; `None` if it gets a fresh one.
+    pub network: Option<LentNetwork<'a>>,
 }
 
 impl CellSpec<'_> {

@@ -104,6 +104,7 @@ fn with(
             tmpfs: config.tmpfs.value,
             processes: u64::from(config.processes.value),
             warm: settings.warm,
+            networks: settings.networks,
             sessions: settings.sessions,
             session_idle: config.session_idle.value,
         },

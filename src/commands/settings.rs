@@ -50,6 +50,8 @@ pub struct Settings {
     pub(super) sockets: Vec<Socket>,
     /// Cells to keep ready for a profile that is in use: a command that makes one call needs none.
     pub(super) warm: u16,
+    /// Network namespaces to keep for further cells: only a server has further cells.
+    pub(super) networks: u16,
     /// Number of sessions that may be opened: only a server has any.
     pub(super) sessions: u16,
     /// Choice of host ids for cells: only a server takes the time for its own.
@@ -85,6 +87,7 @@ impl Settings {
             workspace_path: None,
             sockets: Vec::new(),
             warm: 0,
+            networks: 0,
             sessions: 0,
             own_ids: OwnIds::Unwanted,
             first: None,

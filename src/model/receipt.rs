@@ -115,6 +115,8 @@ pub struct Measured {
     /// Namespaces whose inode differs from the operator's. `time` is missing if the kernel has no
     /// time namespaces; clocks then show the host's uptime.
     pub namespaces: Vec<String>,
+    /// Origin of the network namespace; `None` in a tier without one.
+    pub network_namespace: Option<NetworkOrigin>,
     /// Number of mounts in the cell, each read-only, nosuid or private to the cell.
     pub mounts: u32,
     /// Limits as shown in `/proc/<pid>/limits`: processes (including init), open files, file size.
@@ -125,6 +127,16 @@ pub struct Measured {
     /// Network interfaces of a cell with egress: loopback, and both ends of the link to the
     /// gateway.
     pub interfaces: Option<Vec<String>>,
+}
+
+/// Origin of a cell's network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetworkOrigin {
+    /// No cell had it before.
+    Fresh,
+    /// Cells had it before, and no program of theirs made a socket.
+    Untouched,
 }
 
 /// Tried by the future payload itself, and refused with the expected errno.

@@ -57,6 +57,7 @@ fn supervised(config: &str) -> Result<OwnedFd, Failed> {
             tmpfs: 6 << 30,
             processes: 1024,
             warm: 1,
+            networks: 32,
             sessions: 2,
             session_idle: patience(),
         },

@@ -48,6 +48,7 @@ pub fn payload(
         host_uid,
         supplementary_groups: groups(status.get("Groups"), host_gid, operator)?,
         namespaces: namespaces(&process, operator)?,
+        network_namespace: None,
         mounts: 0,
         processes,
         open_files,

@@ -16,9 +16,9 @@ use nix::sys::socket::{
 };
 
 use crate::report::{MAX_HOSTS, UnreachedHost};
-use model::egress::HostPattern;
+use model::egress::{HostPattern, NetworkClass};
 use model::outcome::DENIALS_COUNTED;
-use model::profile::HOST_NAME;
+use model::profile::{Family, HOST_NAME, Profile};
 use sys::Result;
 
 /// Length of a message's header (RFC 1035, 4.1.1).
@@ -53,9 +53,18 @@ struct Question {
     length: usize,
 }
 
+/// Returns true if init answers questions in cells of `profile`.
+#[must_use]
+pub fn is_asked(profile: &Profile) -> bool {
+    profile.egress.class == NetworkClass::Loopback && profile.families.contains(&Family::Inet)
+}
+
 /// Opens the socket at 127.0.0.1:53, where resolvers ask if resolv.conf(5) names no server. Needs
 /// CAP_NET_BIND_SERVICE in the cell's network namespace.
-pub(crate) fn open() -> Result<OwnedFd> {
+///
+/// # Errors
+/// The errno of socket(2) or bind(2).
+pub fn open() -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
     nix::sys::socket::bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 53))?;

@@ -12,9 +12,12 @@ use super::handlers::{Handlers, Served};
 use super::refusals::Refusals;
 use super::registers::int;
 use super::{Mediation, sysinfo};
+use crate::kept_network::{self, Reuse};
 use crate::record::{PathCall, Recorder};
-use crate::{Clocks, Design, Shared, report};
+use crate::spec::CellSpec;
+use crate::{Clocks, report};
 use model::profile::{calls, floor};
+use sys::note::Note;
 use sys::notify::{self, Notification};
 use sys::{Result, interrupt};
 
@@ -58,6 +61,10 @@ pub(crate) struct Mediator<'a> {
     segments: Option<u32>,
     /// Number of prctl(2), if the profile has it: the filter asks about one option that is allowed.
     subreaper: Option<u32>,
+    /// Calls that make a socket, in cells whose network namespace may be used again.
+    reuse: Option<&'a Reuse>,
+    /// The note of that namespace; `None` if it is the cell's only one.
+    note: Option<&'a Note>,
     clocks: Clocks,
     /// Calls whose paths are recorded for `profile learn` before the kernel executes them.
     recorded: &'a [PathCall],
@@ -70,11 +77,8 @@ impl<'a> Mediator<'a> {
     ///
     /// # Errors
     /// The handlers cannot be made.
-    pub(crate) fn new(
-        design: &'a Design,
-        shared: &'a Shared,
-        procfs: Option<OwnedFd>,
-    ) -> Result<Self> {
+    pub(crate) fn new(entry: &CellSpec<'a>, procfs: Option<OwnedFd>) -> Result<Self> {
+        let CellSpec { design, shared, network, .. } = *entry;
         let mediation = design.mediation.as_ref();
         let mut mediator = Self {
             listener: None,
@@ -87,6 +91,8 @@ impl<'a> Mediator<'a> {
             segments: floor::asked_for_segments(&design.profile, shared.memory),
             subreaper: calls::number(floor::SUBREAPER.0)
                 .filter(|number| design.profile.calls.contains(number)),
+            reuse: design.reuse.as_ref(),
+            note: network.map(|lent| lent.note),
             clocks: shared.clocks,
             recorded: &design.recorded,
             recorder: shared.record.as_deref().map(Recorder::new),
@@ -174,6 +180,11 @@ impl<'a> Mediator<'a> {
                 false => notify::refuse(listener, call, Errno::ENOSPC),
             };
         }
+        if self.reuse.is_some_and(|reuse| reuse.notes(&call)) {
+            self.note_socket();
+            // The kernel executes the call that was checked, as above: the only pointer is to the place for a pair.
+            return notify::proceed(listener, call);
+        }
         let [option, ..] = call.arguments;
         // The kernel takes an int, the low half of the register.
         if Some(call.number) == self.subreaper && int(option) == int(floor::SUBREAPER.1.into()) {
@@ -199,12 +210,22 @@ impl<'a> Mediator<'a> {
         Ok(())
     }
 
+    /// Notes that the cell's network namespace has a socket from now on.
+    fn note_socket(&self) {
+        if let Some(note) = self.note {
+            note.set();
+        }
+    }
+
     /// Answers a call by its handler, unless the table has no row for it.
     fn handle(&mut self, listener: BorrowedFd<'_>, call: Notification) -> Result<Served> {
         let Some(mediation) = self.mediation.filter(|mediation| mediation.find(call).is_some())
         else {
             return Ok(Served::NotMediated);
         };
+        if kept_network::can_make_socket(call.number) {
+            self.note_socket();
+        }
         if self.handlers.is_none() {
             // If the handlers cannot be made, only this call fails; the cell continues.
             if let Err(errno) = self.make_handlers(mediation) {

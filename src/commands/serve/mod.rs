@@ -30,6 +30,7 @@ use config::HostContext;
 use config::json::ConfigJson;
 use config::mcp_server::McpSettings;
 use config::policy::Principal;
+use config::server::CellNetworks;
 use http::Scopes;
 use http::serve::Front;
 use http::tcp::LineListener;
@@ -44,6 +45,9 @@ use projects::Project;
 use service::Executor;
 use supervisor::{OwnIds, ScopeWish};
 use sys::memory;
+
+/// Network namespaces that a server keeps for further cells at most: 270 KB of the kernel's memory each.
+const MAX_NETWORKS: u16 = 32;
 
 /// Explanation for a person who typed the command; a client never has a terminal for it.
 const ON_A_TERMINAL: &str =
@@ -149,6 +153,10 @@ fn planned(
     }
     let config = &mut settings.loaded.config;
     settings.warm = u16::try_from(config.warm.value).unwrap_or(u16::MAX);
+    settings.networks = match config.cell_networks.value {
+        CellNetworks::Untouched => MAX_NETWORKS,
+        CellNetworks::Fresh => 0,
+    };
     settings.sessions = u16::try_from(config.sessions.value).unwrap_or(u16::MAX);
     if let Some(groups) = &typed.tools {
         config.tools_groups.value = groups.iter().copied().collect();

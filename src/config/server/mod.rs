@@ -63,6 +63,16 @@ words! {
     }
 }
 
+words! {
+    /// Network namespaces of cells that run one call and have no egress.
+    pub enum CellNetworks {
+        /// A namespace is used again if no program has made a socket in it.
+        Untouched = "untouched",
+        /// Each cell has a new one.
+        Fresh = "fresh",
+    }
+}
+
 settings! {
 /// The server's configuration, every value resolved.
 pub struct Config {
@@ -97,6 +107,13 @@ pub struct Config {
         ///
         /// Default: `8`. Example: `2`.
         warm: WholeValue<0, { u32::MAX }> = WARM,
+    }
+    /// How cells are made.
+    cells {
+        /// Network namespaces of cells that run one call and have no egress.
+        ///
+        /// Default: `"untouched"`. Example: `"fresh"`.
+        cell_networks "net": CellNetworks = CellNetworks::Untouched,
     }
     /// Limits of all cells together; the limits of one cell are in its profile.
     limits {
@@ -328,7 +345,7 @@ macro_rules! word_kinds {
     )* };
 }
 
-word_kinds!(ScopeRule OnError);
+word_kinds!(CellNetworks ScopeRule OnError);
 
 impl Kind for ToolchainChoice {
     type Value = Self;

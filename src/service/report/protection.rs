@@ -11,8 +11,10 @@ use model::receipt::Receipt;
 /// Returns a receipt as JSON, with the protections that its tier lacks, if any.
 pub fn receipt_fields(receipt: &Receipt) -> Value {
     let mut value = to_value(receipt);
-    // Keys of cells with egress, which others have not.
-    for (part, key) in [("measured", "interfaces"), ("configured", "egress")] {
+    // Keys of cells with egress, and of cells with a network namespace.
+    let optional =
+        [("measured", "interfaces"), ("measured", "network_namespace"), ("configured", "egress")];
+    for (part, key) in optional {
         if let Some(part) = value.get_mut(part).and_then(Value::as_object_mut)
             && part.get(key).is_some_and(Value::is_null)
         {

@@ -164,6 +164,7 @@ fn design(
         loopback: None,
         network: None,
         // renameat is the supervisor's: it renames private directories to release them.
+        reuse: None,
         allowed: seccomp::allowed(&verdicts).chain([seccomp::number(Sysno::renameat)]).collect(),
     })
 }

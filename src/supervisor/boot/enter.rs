@@ -34,6 +34,7 @@ use crate::rootfs::slot_mounts;
 use crate::rootfs::synthetic::HOST_NAME;
 use crate::rootfs::template::{Namespace, Template, TemplateBuilder};
 use cell::ids::CellIds;
+use cell::kept_network::Reuse;
 use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cell::network::{LoopbackPlan, NetworkPlan};
@@ -248,7 +249,14 @@ fn keys(
     for ((profile, grants), ids) in inherited.profiles.iter().zip(&inherited.grants).zip(ids) {
         for ((grant, ids), template) in grants.iter().zip(ids).zip(templates.by_ref()) {
             let workspace = grant.workspace;
-            let support = HostSupport { memory, proc_kind, landlock_abi, recording, ids };
+            let support = HostSupport {
+                memory,
+                proc_kind,
+                landlock_abi,
+                recording,
+                ids,
+                keeps_networks: inherited.caps.networks > 0,
+            };
             let design = template.and_then(|template| {
                 can_hold(profile, &inherited.cgroups)?;
                 design(profile, workspace, template, support)
@@ -321,6 +329,8 @@ struct HostSupport {
     landlock_abi: u32,
     recording: Recording,
     ids: CellIds,
+    /// True if network namespaces are kept for further cells.
+    keeps_networks: bool,
 }
 
 fn recording(inherited: &Inherited) -> Recording {
@@ -447,6 +457,13 @@ fn design(
     let abi = landlock_abi;
     let links = Follow::Texts;
     let class = profile.egress.class;
+    let mut filter = seccomp::payload_filter(&verdicts, &numbers).map_err(system)?;
+    let mut reuse = None;
+    if support.keeps_networks {
+        let plain = filter.clone();
+        reuse = Reuse::new(profile, memory, &mut verdicts, plain);
+        filter = seccomp::payload_filter(&verdicts, &numbers).map_err(system)?;
+    }
     Ok(Design {
         profile: profile.clone(),
         workspace,
@@ -464,7 +481,8 @@ fn design(
         notes: template.notes,
         ids,
         landlock: landlock::LandlockPlan { abi, rules, links, network: class },
-        filter: seccomp::payload_filter(&verdicts, &numbers).map_err(system)?,
+        filter,
+        reuse,
         recorded,
         allowed,
         loopback,

@@ -56,9 +56,11 @@ const LOOP: [Sysno; 32] = [
 ];
 
 /// Making and ending cells.
-const CELLS: [Sysno; 9] = [
+const CELLS: [Sysno; 10] = [
     Sysno::clone3,
     Sysno::setns,
+    // Decides which children share the note of a network namespace.
+    Sysno::madvise,
     // Translates pids through a pidfd in containers that mask parts of /proc.
     Sysno::pidfd_open,
     Sysno::pidfd_send_signal,

@@ -15,6 +15,8 @@ pub struct Caps {
     pub processes: u64,
     /// Cells kept ready for a profile that is in use; 0 disables the pool.
     pub warm: u16,
+    /// Maximum number of network namespaces that are kept for further cells; 0: each cell has a fresh one.
+    pub networks: u16,
     /// Maximum number of concurrent sessions; 0 disables them.
     pub sessions: u16,
     /// How long an unused session is kept.

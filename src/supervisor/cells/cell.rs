@@ -20,6 +20,7 @@ use nix::unistd::{pipe2, write};
 use super::bare;
 use super::crawl::CrawlWatch;
 use super::link_counters::LinkCounters;
+use super::networks::{KeptNetwork, Networks};
 use super::streams::{Prestarted, Streams};
 use cell::bare::Domain;
 use cell::bare::store::Private;
@@ -35,12 +36,12 @@ use cell::{Design, Ground, ProcKind, Shared};
 use model::egress::{Egress, placeholder};
 use model::job::Limits;
 use model::outcome::PeakSource;
-use model::receipt::{Configured, EgressReceipt, Receipt};
+use model::receipt::{Configured, EgressReceipt, Measured, Receipt};
 use sys::fork::fork;
 use sys::process::{self, Child, Dumpable, Side, Used};
 
 /// Namespaces that the floor demands, except for the cgroup namespace, which `enter` makes after
-/// joining the group.
+/// joining the group. A cell that is cloned into a kept network namespace makes no other.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -70,6 +71,10 @@ pub(crate) struct Cell {
     /// The cell's directory on the host, in the tier without mounts; released after the cell has
     /// ended.
     pub private: Option<Private>,
+    /// The network namespace that the cell was cloned into, unless it has a fresh one.
+    kept_network: Option<KeptNetwork>,
+    /// True once init was reaped, and with it every process of the cell.
+    is_reaped: bool,
     /// Ends the cell's processes in the tier where they do not end with init.
     domain: Option<Domain>,
     /// Sockets without further messages: after the other end was closed, poll(2) always reports
@@ -181,6 +186,7 @@ pub(crate) struct Maker<'a> {
     /// Input pipes of programs that were executed in advance: a new cell closes its copies.
     pub inputs: Vec<BorrowedFd<'a>>,
     pub scratch: &'a mut Scratch,
+    pub networks: &'a mut Networks,
 }
 
 /// Makes a pair of connected sockets that preserve message boundaries.
@@ -226,8 +232,17 @@ impl Maker<'_> {
             job: job_theirs.as_fd(),
             lifeline: lifeline.as_ref().map(|(_, theirs)| theirs.as_fd()),
             handoff: (handoff.0.as_fd(), handoff.1.as_fd()),
+            network: None,
         };
-        let child = clone_dumpable(&entry, self.scratch)?;
+        // After every socket of the cell was made, which belongs to the network namespace of its maker.
+        let kept = self.networks.clone_into(design, self.shared, |network| {
+            let entry = CellSpec { network: Some(network), ..entry };
+            clone_dumpable(&entry, self.scratch)
+        })?;
+        let (child, kept_network) = match kept {
+            Some((child, network)) => (child, Some(network)),
+            None => (clone_dumpable(&entry, self.scratch)?, None),
+        };
         let mut cell = Cell {
             child,
             control,
@@ -245,6 +260,8 @@ impl Maker<'_> {
                 links: None,
             },
             private,
+            kept_network,
+            is_reaped: false,
             domain: self.shared.domain,
             ignored: Vec::new(),
         };
@@ -294,15 +311,21 @@ impl Maker<'_> {
     /// # Errors
     /// The first value that differs from what the floor demands.
     pub(crate) fn measure(
-        &self,
+        &mut self,
         design: &Design,
         payload: i32,
         probes: Probes,
+        cell: &Cell,
     ) -> Result<MeasuredCell, UnfitCell> {
         let process = self.procfs(payload, None)?;
         let Design { profile, .. } = design;
         let measured = match &design.ground {
-            Ground::Root(_) => measure::payload(&process, design, self.operator)?,
+            Ground::Root(_) => {
+                let measured = measure::payload(&process, design, self.operator)?;
+                let network = cell.kept_network.as_ref();
+                let network_namespace = Some(self.networks.check(cell.slot, &process, network)?);
+                Measured { network_namespace, ..measured }
+            }
             Ground::Bare(_) => {
                 // If the host runs out of memory, the kernel should kill programs before their
                 // init, which ends the rest.
@@ -369,8 +392,12 @@ fn outer_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
 fn clone_dumpable(entry: &CellSpec<'_>, scratch: &mut Scratch) -> Result<Child, Errno> {
     process::set_dumpable(Dumpable::Yes)?;
     let cgroup = entry.group.and_then(ControlGroup::clone_into);
+    let namespaces = match entry.network {
+        None => NAMESPACES,
+        Some(_) => NAMESPACES & !libc::CLONE_NEWNET,
+    };
     let side = match &entry.design.ground {
-        Ground::Root(_) => process::clone3(NAMESPACES, cgroup),
+        Ground::Root(_) => process::clone3(namespaces, cgroup),
         Ground::Bare(_) => fork(),
     };
     if matches!(side, Ok(Side::Child)) {
@@ -503,13 +530,14 @@ impl Cell {
     }
 
     /// Reaps the cell's init if it has ended; the cell is then gone entirely.
-    pub(crate) fn collect(&self) -> Option<Used> {
+    pub(crate) fn collect(&mut self) -> Option<Used> {
         let collected = match process::collect(&self.child.pidfd) {
             Ok(collected) => collected?,
             // ECHILD is impossible: init is our child and is reaped once. The cell is gone in either
             // case.
             Err(_) => return Some(Used::default()),
         };
+        self.is_reaped = true;
         if let Some(domain) = self.domain.filter(|_| !collected.is_success) {
             // No other process ends this cell's processes, and their pids are not known here: all
             // cells of this supervisor must end.
@@ -519,6 +547,11 @@ impl Cell {
             }
         }
         Some(collected.used)
+    }
+
+    /// Takes the network namespace of a cell that is gone, if it is to be kept.
+    pub(crate) fn take_network(&mut self) -> Option<KeptNetwork> {
+        self.kept_network.take().filter(|_| self.is_reaped)
     }
 
     /// Returns the cell's peak memory as its control group counts it, and otherwise `largest`, that

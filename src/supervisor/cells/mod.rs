@@ -16,6 +16,7 @@ pub(crate) mod exit;
 pub(crate) mod handover;
 pub(crate) mod key;
 pub(crate) mod link_counters;
+pub(crate) mod networks;
 mod phases;
 pub(crate) mod pool;
 pub(crate) mod pooled_cell;

@@ -95,7 +95,7 @@ impl PooledCell {
     }
 
     /// Reads a message of the payload.
-    pub(crate) fn read_job(&mut self, design: &Design, maker: &Maker<'_>) -> PoolEvent {
+    pub(crate) fn read_job(&mut self, design: &Design, maker: &mut Maker<'_>) -> PoolEvent {
         let mut buffer = [0; 512];
         let received = match socket::receive(&self.cell.job, &mut buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => received,
@@ -116,7 +116,7 @@ impl PooledCell {
                     let step = "talking to the cell".to_owned();
                     return self.fail(Failure::Setup { step, errno: raw(errno) });
                 }
-                match maker.measure(design, pid, probes) {
+                match maker.measure(design, pid, probes, &self.cell) {
                     Ok(MeasuredCell { receipt, links }) => {
                         self.receipt = Some(self.cell.with_workspace(receipt));
                         self.cell.network.links = links;

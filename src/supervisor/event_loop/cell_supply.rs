@@ -8,8 +8,9 @@ use nix::errno::Errno;
 use super::gateway::GatewayLink;
 use super::poll::Source;
 use crate::cells::caps::Caps;
-use crate::cells::cell::Maker;
+use crate::cells::cell::{Cell, Maker};
 use crate::cells::key::{Key, KeyId, Keys};
+use crate::cells::networks::Networks;
 use crate::cells::pool::Pool;
 use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::prestart;
@@ -45,6 +46,8 @@ pub(crate) struct CellSupply {
     cgroups: Parent,
     operator: Operator,
     scratch: Scratch,
+    /// Network namespaces for further cells.
+    pub networks: Networks,
     /// Files of templates whose process is not reaped.
     late_files: Vec<Rc<LateFiles>>,
 }
@@ -61,6 +64,7 @@ impl CellSupply {
             keys: keys.into_iter().collect(),
             pool: Pool::new(caps.warm),
             slots: vec![None; usize::from(caps.cells)],
+            networks: Networks::new(caps.networks, &shared)?,
             shared,
             cgroups,
             operator,
@@ -77,6 +81,7 @@ impl CellSupply {
             operator: &self.operator,
             inputs: self.pool.inputs(),
             scratch: &mut self.scratch,
+            networks: &mut self.networks,
         };
         (maker, &self.keys)
     }
@@ -165,6 +170,13 @@ impl CellSupply {
         self.late_files.iter().filter(|late| late.are_awaited()).any(is_of)
     }
 
+    /// Takes back the network namespace of a cell that was reaped.
+    pub(super) fn take_network_back(&mut self, cell: &mut Cell) {
+        if let Some(network) = cell.take_network() {
+            self.networks.take_back(network, Instant::now());
+        }
+    }
+
     /// Reads what the cell in a slot of the pool has sent. Gives the gateway the network that a new cell reports.
     pub(super) fn read_pooled(
         &mut self,
@@ -177,9 +189,9 @@ impl CellSupply {
             Source::Control => pooled.read_control(),
             Source::Pidfd => pooled.collect(),
             Source::Job => {
-                let (maker, keys) = self.maker();
+                let (mut maker, keys) = self.maker();
                 match keys.design(pooled.key) {
-                    Some(design) => pooled.read_job(design, &maker),
+                    Some(design) => pooled.read_job(design, &mut maker),
                     None => PoolEvent::None,
                 }
             }

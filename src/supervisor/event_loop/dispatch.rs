@@ -251,8 +251,11 @@ impl Supervisor {
     }
 
     /// Acts on an event of a cell that was taken from the pool, and puts the cell back unless it is gone.
-    pub(super) fn after_pool_event(&mut self, pooled: PooledCell, event: PoolEvent) {
+    pub(super) fn after_pool_event(&mut self, mut pooled: PooledCell, event: PoolEvent) {
         let key = pooled.key;
+        if let PoolEvent::Gone = event {
+            self.supply.take_network_back(&mut pooled.cell);
+        }
         let pool = &mut self.supply.pool;
         match event {
             PoolEvent::None => pool.put(pooled),

@@ -108,6 +108,7 @@ impl Supervisor {
         let refill = pool.refill(self.load()).filter(|_| self.can_refill());
         let others = [
             pool.next_deadline(),
+            self.supply.networks.next_deadline(),
             refill,
             self.sessions.next_deadline(),
             self.gateway.next_deadline(),
@@ -218,7 +219,8 @@ impl Supervisor {
                 if let Some(ended) = ended {
                     self.end(call, *ended);
                 }
-                if let Some(gone) = &gone {
+                if let Some(mut gone) = gone {
+                    self.supply.take_network_back(&mut gone.life.cell);
                     self.release(gone.life.cell.slot);
                 }
                 self.close_leaving_sessions();
@@ -258,6 +260,7 @@ impl Supervisor {
         self.pass_session_deadlines(now);
         self.answer_for_the_dying(now);
         self.pass_gateway_deadlines(now);
+        self.supply.networks.expire(now);
         for slot in self.supply.pool.due(now) {
             if let Some(mut pooled) = self.supply.pool.take(slot) {
                 if pooled.is_idle() {

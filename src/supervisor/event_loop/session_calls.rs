@@ -298,6 +298,7 @@ impl Supervisor {
     /// Frees the slot of a cell that was reaped. A slot that a session owns stays with the session.
     pub(super) fn release(&mut self, slot: Slot) {
         self.gateway.close(slot);
+        self.supply.networks.forget(slot);
         let session = self.sessions.of_slot(slot).map(|session| Owner::Session(session.id));
         let is_in_pool = self.supply.pool.has(slot);
         self.supply.set_owner(slot, if is_in_pool { Some(Owner::Pool) } else { session });

@@ -99,6 +99,7 @@ impl Front {
             tmpfs: 6 << 30,
             processes: 1024,
             warm: 3,
+            networks: 32,
             sessions: 0,
             session_idle: patience(),
         };

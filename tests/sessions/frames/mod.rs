@@ -96,6 +96,7 @@ impl Front {
                 tmpfs: 6 << 30,
                 processes: 1024,
                 warm: 1,
+                networks: 32,
                 sessions: 2,
                 session_idle: patience(),
             },
