@@ -203,7 +203,9 @@ fn finish_payload(
     prepared.ruleset.restrict().at(Step::Landlock)?;
     // Last: the filter forbids all of the above. Its listener is sent to init. Our copy must be closed:
     // otherwise a notified call of this process would wait for this process to answer it.
-    let listener = bpf::load_with_listener(&design.filter).at(Step::Seccomp)?;
+    let filter =
+        design.reuse.as_ref().map_or(design.filter.as_slice(), |it| it.filter(&design.filter));
+    let listener = bpf::load_with_listener(filter).at(Step::Seccomp)?;
     socket::send(entry.handoff.1, b"l", &[listener.as_fd()]).at(Step::Listener)?;
     drop(listener);
     // After the listener was sent: descriptors in flight are counted per user and compared with this limit

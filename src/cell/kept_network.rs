@@ -7,7 +7,7 @@
 //! - A child of the supervisor makes it ([`make`]), in a user namespace that has no process
 //!   afterwards, and no id. So no process of a cell has authority over it, nor owns its files in
 //!   `/proc/PID/net`, whose modes would outlive the process that changes them.
-//! - The payload's filter asks init about each call that makes a socket ([`note_sockets`]). Init sets
+//! - The payload's filter asks init about each call that makes a socket ([`Reuse`]). Init sets
 //!   a note, in memory that the supervisor reads, before it lets the kernel execute the first one.
 //!   The decision depends on integers alone.
 //! - The supervisor does not believe the note alone: the kernel must count no socket in the namespace
@@ -26,7 +26,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use super::proc_files::read_all;
-use super::{At, Design, Shared, Step, StepFailed, buffers};
+use super::{At, Design, Shared, Step, StepFailed, buffers, seccomp};
 use model::egress::NetworkClass;
 use model::profile::calls::number;
 use model::profile::condition::Verdict;
@@ -49,10 +49,10 @@ const SKIPPED: u8 = 8;
 #[derive(Debug, Clone)]
 pub struct Reuse {
     pub kind: NetworkKind,
-    /// Calls that make a socket and that the profile allows. The filter notifies init of each.
+    /// Calls that make a socket and that the profile allows with some arguments.
     noted: Vec<NotedCall>,
-    /// The payload's filter without these notifications, for shells of sessions.
-    pub plain_filter: Vec<Instruction>,
+    /// The payload's filter, which notifies init of each of these calls; `None` if there are none.
+    filter: Option<Vec<Instruction>>,
     pub habit: Rc<Habit>,
 }
 
@@ -72,6 +72,17 @@ struct NotedCall {
     verdict: Verdict,
 }
 
+/// Answer to a call that can make a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SocketAnswer {
+    /// The profile allows it.
+    Allowed,
+    /// The profile answers it with this errno, without counting it.
+    Quiet(Errno),
+    /// Another table decides, or the call is refused.
+    Others,
+}
+
 /// Whether programs of a design make sockets, as far as its last cells show.
 #[derive(Debug, Default)]
 pub struct Habit {
@@ -89,30 +100,43 @@ pub struct LentNetwork<'a> {
 }
 
 impl Reuse {
-    /// Plans the reuse for cells of `profile`, and changes its verdicts; `None` for cells with egress, whose links are
-    /// made by each cell.
+    /// Plans the reuse for cells of `profile`, which have these verdicts and this filter without it. `None` for cells with
+    /// egress, each of which makes its link.
     #[must_use]
     pub fn new(
         profile: &Profile,
         memory: MemoryHold,
-        verdicts: &mut BTreeMap<u32, Verdict>,
-        plain_filter: Vec<Instruction>,
+        verdicts: &BTreeMap<u32, Verdict>,
+        filter: &[Instruction],
     ) -> Option<Self> {
         let class = profile.egress.class;
         let has_internet = profile.families.iter().any(|family| *family != Family::Unix);
         let is_bounded = buffers::are_unheld(profile, memory);
+        let noted = noted(verdicts);
+        let numbers: Vec<u32> = noted.iter().map(|call| call.number).collect();
         (!class.has_egress()).then(|| Self {
             kind: NetworkKind { class, has_internet, is_bounded },
-            noted: note_sockets(verdicts),
-            plain_filter,
+            filter: (!noted.is_empty()).then(|| seccomp::notifying(&numbers, filter)),
+            noted,
             habit: Rc::default(),
         })
     }
 
-    /// Returns true if the profile allows this call, and it makes a socket.
-    pub(crate) fn notes(&self, call: &Notification) -> bool {
-        let is_call = |noted: &&NotedCall| noted.number == call.number;
-        self.noted.iter().find(is_call).is_some_and(|noted| noted.verdict.allows(&call.arguments))
+    /// Returns the filter of payloads, given that of cells without reuse.
+    #[must_use]
+    pub fn filter<'f>(&'f self, plain: &'f [Instruction]) -> &'f [Instruction] {
+        self.filter.as_deref().unwrap_or(plain)
+    }
+
+    /// Answers a call by the verdict that the filter would have applied.
+    pub(crate) fn answer(&self, call: &Notification) -> SocketAnswer {
+        let noted = self.noted.iter().find(|noted| noted.number == call.number);
+        let Some(NotedCall { verdict, .. }) = noted else { return SocketAnswer::Others };
+        match verdict.quiet(&call.arguments) {
+            _ if verdict.allows(&call.arguments) => SocketAnswer::Allowed,
+            Some(errno) => SocketAnswer::Quiet(Errno::from_raw(errno)),
+            None => SocketAnswer::Others,
+        }
     }
 }
 
@@ -121,27 +145,18 @@ pub(crate) fn can_make_socket(call: u32) -> bool {
     MAKING.iter().any(|name| number(name) == Some(call))
 }
 
-/// Changes `verdicts` so that the filter notifies the listener of each call that makes a socket. Returns the calls
-/// that were allowed.
-fn note_sockets(verdicts: &mut BTreeMap<u32, Verdict>) -> Vec<NotedCall> {
-    let mut noted = Vec::new();
-    for number in MAKING.iter().filter_map(|name| number(name)) {
-        match verdicts.remove(&number) {
-            // The listener is notified of a call without a verdict.
-            Some(verdict @ (Verdict::Allow | Verdict::AllowIf(_))) => {
-                noted.push(NotedCall { number, verdict });
-            }
-            Some(Verdict::AllowOrProbe(any, probe)) => {
-                verdicts.insert(number, Verdict::AllowOrProbe(Vec::new(), probe));
-                noted.push(NotedCall { number, verdict: Verdict::AllowIf(any) });
-            }
-            Some(verdict @ (Verdict::Errno(_) | Verdict::Answered)) => {
-                verdicts.insert(number, verdict);
-            }
-            None => {}
-        }
-    }
-    noted
+/// Returns the calls that make a socket and have a verdict that allows some of them.
+fn noted(verdicts: &BTreeMap<u32, Verdict>) -> Vec<NotedCall> {
+    let calls = MAKING.iter().filter_map(|name| {
+        let number = number(name)?;
+        Some(NotedCall { number, verdict: verdicts.get(&number)?.clone() })
+    });
+    let allows = |call: &NotedCall| match &call.verdict {
+        Verdict::Allow => true,
+        Verdict::AllowIf(any) | Verdict::AllowOrProbe(any, _) => !any.is_empty(),
+        Verdict::Errno(_) | Verdict::Answered => false,
+    };
+    calls.filter(allows).collect()
 }
 
 impl Habit {
@@ -207,9 +222,11 @@ pub(crate) fn prepare(
 /// # Errors
 /// The files cannot be read.
 pub fn has_no_socket(proc: impl AsFd) -> Result<bool> {
-    let counts = read_all(&proc, "self/net/sockstat")?;
-    let unix = read_all(&proc, "self/net/unix")?;
-    Ok(are_zero(&counts) && unix.lines().count() == 1)
+    // First: the other file has a line for each socket.
+    if !are_zero(&read_all(&proc, "self/net/sockstat")?) {
+        return Ok(false);
+    }
+    Ok(read_all(&proc, "self/net/unix")?.lines().count() == 1)
 }
 
 /// Returns true if the counts of a namespace are zero. Those of TCP's orphans and memory are the machine's. A file of
@@ -258,35 +275,20 @@ mod tests {
     }
 
     #[test]
-    fn every_socket_that_a_profile_allows_is_noted_and_no_other() {
+    fn a_call_is_answered_as_its_verdict_reads() {
         let [socket, pair] = MAKING.map(|name| number(name).unwrap_or_default());
         let family = |family| vec![vec![Test::low(0, Op::Eq, family)]];
-        let probe = || Probe { when: family(16), errno: libc::EAFNOSUPPORT };
-        let mut verdicts = BTreeMap::from([
-            (socket, Verdict::AllowOrProbe(family(1), probe())),
+        let probe = Probe { when: family(16), errno: libc::EAFNOSUPPORT };
+        let verdicts = BTreeMap::from([
+            (socket, Verdict::AllowOrProbe(family(1), probe)),
             (pair, Verdict::AllowIf(family(1))),
             (0, Verdict::Allow),
         ]);
-        let noted = note_sockets(&mut verdicts);
-        let allowed = |call: u32, family: u64| {
-            let verdict = noted.iter().find(|noted| noted.number == call);
-            verdict.is_some_and(|noted| noted.verdict.allows(&[family, 1, 0, 0, 0, 0]))
-        };
-        assert!(allowed(socket, 1) && allowed(pair, 1));
-        assert!(!allowed(socket, 2) && !allowed(pair, 2) && !allowed(0, 1));
-        // The filter allows neither, and gives the same quiet answer.
-        let left = verdicts.get(&socket).expect("a verdict");
-        assert!(!left.allows(&[1, 1, 0, 0, 0, 0]));
-        assert_eq!(left.quiet(&[16, 3, 0, 0, 0, 0]), Some(libc::EAFNOSUPPORT));
-        assert!(!verdicts.contains_key(&pair) && verdicts.contains_key(&0));
-    }
-
-    #[test]
-    fn a_refused_call_stays_refused() {
-        let pair = number("socketpair").unwrap_or_default();
-        let mut verdicts = BTreeMap::from([(pair, Verdict::Errno(1))]);
-        assert!(note_sockets(&mut verdicts).is_empty());
-        assert_eq!(verdicts.get(&pair), Some(&Verdict::Errno(1)));
+        let noted = noted(&verdicts);
+        assert_eq!(noted.iter().map(|call| call.number).collect::<Vec<_>>(), [socket, pair]);
+        for call in [Verdict::Errno(1), Verdict::Answered, Verdict::AllowIf(Vec::new())] {
+            assert!(super::noted(&BTreeMap::from([(pair, call)])).is_empty());
+        }
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub struct Design {
     pub loopback: Option<network::LoopbackPlan>,
     /// The link to the gateway, in cells with egress.
     pub network: Option<network::NetworkPlan>,
-    /// The payload's filter.
+    /// The payload's filter, in cells with a fresh network namespace each.
     pub filter: Vec<Instruction>,
     /// Use of network namespaces by one cell after the other, in cells of one call without egress.
     pub reuse: Option<kept_network::Reuse>,

@@ -108,6 +108,25 @@ pub fn payload_filter(
     assemble(&ranges(verdicts, recorded, Action::Notify), Action::Notify, FOREIGN)
 }
 
+/// Puts a few instructions before a filter, by which it notifies the listener of these calls whatever their arguments are.
+/// Numbers of other architectures and of the x32 table are left to the filter.
+pub(crate) fn notifying(calls: &[u32], filter: &[Instruction]) -> Vec<Instruction> {
+    let count = u8::try_from(calls.len()).unwrap_or(u8::MAX);
+    let mut program = vec![
+        step(LOAD, ARCHITECTURE),
+        // Over the load, the comparisons and the return.
+        branch(IF_EQUAL, ARCH, 0, count.saturating_add(2)),
+        step(LOAD, NUMBER),
+    ];
+    for (call, after) in calls.iter().zip((0..count).rev()) {
+        let skipped = u8::from(after == 0);
+        program.push(branch(IF_EQUAL, *call, after, skipped));
+    }
+    program.push(returning(Action::Notify));
+    program.extend_from_slice(filter);
+    program
+}
+
 /// Returns the verdicts of a payload's filter by number: those of the profile within the floor, and
 /// those of the hand-over.
 pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, Verdict> {

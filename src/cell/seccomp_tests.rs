@@ -193,3 +193,23 @@ fn a_long_program_is_shorter_by_a_third() {
         }
     }
 }
+
+#[test]
+fn a_filter_notifies_of_the_named_calls_and_is_the_same_for_all_others() {
+    const I386: u32 = 0x4000_0003;
+    let verdicts = (0..500).filter(|number| number % 7 != 0);
+    let verdicts = verdicts.map(|number| (number, Verdict::Allow)).collect();
+    let plain = compile(&verdicts, Action::Errno(libc::EPERM)).unwrap_or_default();
+    for calls in [&[41_u32, 53][..], &[41], &[0, 198, 199]] {
+        let program = notifying(calls, &plain);
+        for number in (0..510).chain(X32..X32 + 60).chain([u32::MAX]) {
+            for arch in [ARCH, I386, 0] {
+                let expected = match calls.contains(&number) && arch == ARCH {
+                    true => Action::Notify.value(),
+                    false => interpret(&plain, arch, number, &[0; 6]),
+                };
+                assert_eq!(interpret(&program, arch, number, &[0; 6]), expected, "{number:#x}");
+            }
+        }
+    }
+}

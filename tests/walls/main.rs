@@ -9,6 +9,7 @@ mod fds;
 mod filters;
 mod ids;
 mod interfaces;
+mod kept_networks;
 mod landlock;
 mod learn;
 mod mounts;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
             ("namespaces", namespaces::CLAIMS),
             ("ids", ids::CLAIMS),
             ("interfaces", interfaces::CLAIMS),
+            ("kept_networks", kept_networks::CLAIMS),
             ("caps", caps::CLAIMS),
             ("env", env::CLAIMS),
             ("fds", fds::CLAIMS),

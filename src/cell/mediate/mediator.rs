@@ -12,7 +12,7 @@ use super::handlers::{Handlers, Served};
 use super::refusals::Refusals;
 use super::registers::int;
 use super::{Mediation, sysinfo};
-use crate::kept_network::{self, Reuse};
+use crate::kept_network::{self, Reuse, SocketAnswer};
 use crate::record::{PathCall, Recorder};
 use crate::spec::CellSpec;
 use crate::{Clocks, report};
@@ -180,10 +180,14 @@ impl<'a> Mediator<'a> {
                 false => notify::refuse(listener, call, Errno::ENOSPC),
             };
         }
-        if self.reuse.is_some_and(|reuse| reuse.notes(&call)) {
-            self.note_socket();
-            // The kernel executes the call that was checked, as above: the only pointer is to the place for a pair.
-            return notify::proceed(listener, call);
+        match self.reuse.map_or(SocketAnswer::Others, |reuse| reuse.answer(&call)) {
+            SocketAnswer::Allowed => {
+                self.note_socket();
+                // The kernel executes the call that was checked, as above: the only pointer is to the place for a pair.
+                return notify::proceed(listener, call);
+            }
+            SocketAnswer::Quiet(errno) => return notify::refuse(listener, call, errno),
+            SocketAnswer::Others => {}
         }
         let [option, ..] = call.arguments;
         // The kernel takes an int, the low half of the register.

@@ -457,13 +457,9 @@ fn design(
     let abi = landlock_abi;
     let links = Follow::Texts;
     let class = profile.egress.class;
-    let mut filter = seccomp::payload_filter(&verdicts, &numbers).map_err(system)?;
-    let mut reuse = None;
-    if support.keeps_networks {
-        let plain = filter.clone();
-        reuse = Reuse::new(profile, memory, &mut verdicts, plain);
-        filter = seccomp::payload_filter(&verdicts, &numbers).map_err(system)?;
-    }
+    let filter = seccomp::payload_filter(&verdicts, &numbers).map_err(system)?;
+    let reuse =
+        if support.keeps_networks { Reuse::new(profile, memory, &verdicts, &filter) } else { None };
     Ok(Design {
         profile: profile.clone(),
         workspace,

@@ -241,7 +241,13 @@ impl Maker<'_> {
         })?;
         let (child, kept_network) = match kept {
             Some((child, network)) => (child, Some(network)),
-            None => (clone_dumpable(&entry, self.scratch)?, None),
+            None => {
+                let cloned = clone_dumpable(&entry, self.scratch);
+                if matches!(cloned, Err(Errno::ENOSPC)) {
+                    self.networks.keep_no_more();
+                }
+                (cloned?, None)
+            }
         };
         let mut cell = Cell {
             child,

@@ -103,7 +103,7 @@ impl Networks {
         clone: impl FnOnce(LentNetwork<'_>) -> Result<T, Errno>,
     ) -> Result<Option<(T, KeptNetwork)>, Errno> {
         let Some(reuse) = &design.reuse else { return Ok(None) };
-        if self.own.is_none() || !reuse.habit.take_turn() {
+        if self.max == 0 || !reuse.habit.take_turn() {
             return Ok(None);
         }
         let network = self.take_free(reuse, shared);
@@ -212,9 +212,19 @@ impl Networks {
     pub(crate) fn take_back(&mut self, network: KeptNetwork, now: Instant) {
         let is_spent = network.note.is_set();
         network.habit.record(is_spent);
-        if !is_spent {
+        if !is_spent && self.max > 0 {
             self.free.push(KeptNetwork { free_since: now, ..network });
         }
+    }
+
+    /// Throws away the namespaces that no cell has, and makes no more: this user may have too few for cells that need fresh
+    /// ones (`user.max_net_namespaces`).
+    pub(super) fn keep_no_more(&mut self) {
+        if self.max > 0 {
+            tracing::warn!("network namespaces are not kept any more, as there are too few");
+        }
+        self.max = 0;
+        self.free.clear();
     }
 
     /// Throws away the namespaces that no cell had for [`KEEP_TIME`].

@@ -92,11 +92,6 @@ fn design_in(
 ) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
-    // A shell has a fresh network namespace, and its commands make sockets without a notification.
-    let (filter, reuse) = match (&design.reuse, host_slot) {
-        (Some(reuse), None) => (&reuse.plain_filter, None),
-        (reuse, _) => (&design.filter, reuse.clone()),
-    };
     let mut mounts = mounts::MountPlan { host_slot, ..root.mounts.clone() };
     // The session has mounted one already.
     mounts.workspace.private = None;
@@ -118,8 +113,9 @@ fn design_in(
         ids: design.ids,
         landlock: design.landlock.clone(),
         mediation: design.mediation.clone(),
-        filter: filter.clone(),
-        reuse,
+        filter: design.filter.clone(),
+        // A shell has a fresh network namespace, and its commands make sockets without a notification.
+        reuse: design.reuse.clone().filter(|_| host_slot.is_some()),
         allowed: Vec::new(),
         loopback: design.loopback.clone(),
         network: design.network.clone(),
