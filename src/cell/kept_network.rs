@@ -11,7 +11,7 @@
 //!   a note, in memory that the supervisor reads, before it lets the kernel execute the first one.
 //!   The decision depends on integers alone.
 //! - The supervisor does not believe the note alone: the kernel must count no socket in the namespace
-//!   ([`has_no_socket`]).
+//!   ([`SocketCounts`]).
 //!
 //! There is no other way to a first socket: accept(2) needs one that listens, a message brings
 //! one that another process of the cell has, and neither io_uring nor pidfd_getfd(2) can be allowed.
@@ -24,8 +24,8 @@ use std::rc::Rc;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use nix::sys::uio::pread;
 
-use super::proc_files::read_all;
 use super::{At, Design, Shared, Step, StepFailed, buffers, seccomp};
 use model::egress::NetworkClass;
 use model::profile::calls::number;
@@ -180,20 +180,39 @@ impl Habit {
     }
 }
 
+/// A namespace that was made for cells.
+#[derive(Debug)]
+pub struct MadeNetwork {
+    pub namespace: OwnedFd,
+    pub counts: SocketCounts,
+}
+
+/// Files in which the kernel counts the sockets of a network namespace (proc_pid_net(5)).
+#[derive(Debug)]
+pub struct SocketCounts {
+    by_protocol: OwnedFd,
+    /// A line for each socket of unix.
+    unix: OwnedFd,
+}
+
 /// Makes a namespace for cells of `design`: its loopback is up, and the memory of its sockets bounded.
 ///
 /// # Errors
 /// The errno of the step that failed: ENOSPC if no more namespaces may be made.
-pub fn make(design: &Design, shared: &Shared, stack: &mut Stack) -> Result<OwnedFd> {
+pub fn make(design: &Design, shared: &Shared, stack: &mut Stack) -> Result<MadeNetwork> {
     let mut made = Err(Errno::ECHILD);
-    run_in_new_network(stack, || {
-        made =
-            prepare(design, shared, &shared.proc).map_err(|failed| failed.errno).and_then(|()| {
-                let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-                openat(&shared.proc, "self/ns/net", flags, Mode::empty())
-            });
-    })?;
+    run_in_new_network(stack, || made = prepare_and_open(design, shared))?;
     made
+}
+
+/// Prepares the caller's network namespace, and opens it.
+fn prepare_and_open(design: &Design, shared: &Shared) -> Result<MadeNetwork> {
+    prepare(design, shared, &shared.proc).map_err(|failed| failed.errno)?;
+    let open =
+        |path: &str| openat(&shared.proc, path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    let by_protocol = open("self/net/sockstat")?;
+    let counts = SocketCounts { by_protocol, unix: open("self/net/unix")? };
+    Ok(MadeNetwork { namespace: open("self/ns/net")?, counts })
 }
 
 /// Brings up the loopback of the caller's network namespace, and bounds its connections unless a control group counts
@@ -216,17 +235,26 @@ pub(crate) fn prepare(
     Ok(())
 }
 
-/// Returns true if the kernel counts no socket in the network namespace of this process, which reads its own files in
-/// the procfs `proc`.
-///
-/// # Errors
-/// The files cannot be read.
-pub fn has_no_socket(proc: impl AsFd) -> Result<bool> {
-    // First: the other file has a line for each socket.
-    if !are_zero(&read_all(&proc, "self/net/sockstat")?) {
-        return Ok(false);
+impl SocketCounts {
+    /// Returns true if the kernel counts no socket.
+    ///
+    /// # Errors
+    /// The files cannot be read.
+    pub fn are_zero(&self) -> Result<bool> {
+        let mut room = [0; 2048];
+        if !are_zero(start_of(&self.by_protocol, &mut room)?) {
+            return Ok(false);
+        }
+        // Only the header: the kernel ends a read early where the file ends.
+        Ok(start_of(&self.unix, &mut room)?.lines().count() == 1)
     }
-    Ok(read_all(&proc, "self/net/unix")?.lines().count() == 1)
+}
+
+/// Reads the start of a file.
+fn start_of<'r>(file: &OwnedFd, room: &'r mut [u8]) -> Result<&'r str> {
+    let length = pread(file, room, 0)?;
+    let text = room.get(..length).ok_or(Errno::EPROTO)?;
+    std::str::from_utf8(text).map_err(|_| Errno::EILSEQ)
 }
 
 /// Returns true if the counts of a namespace are zero. Those of TCP's orphans and memory are the machine's. A file of

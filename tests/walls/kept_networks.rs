@@ -487,7 +487,7 @@ fn leave_nothing(caller: &Caller, calls: usize) -> Check {
     }
     kept.look()?;
     let (after, networks) = held(&kept.server)?;
-    holds("descriptors of the supervisor", (before, after), after <= before + 40)?;
+    holds("descriptors of the supervisor", (before, after), after <= before + 3 * 32)?;
     holds("namespaces, and the supervisor's", networks, (1..=33).contains(&networks))
 }
 

@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, fstat};
 
 use cell::init::unresolved;
-use cell::kept_network::{self, Habit, LentNetwork, NetworkKind, Reuse};
+use cell::kept_network::{self, Habit, LentNetwork, MadeNetwork, NetworkKind, Reuse, SocketCounts};
 use cell::measure::UnfitCell;
 use cell::slot::Slot;
 use cell::{Design, Shared};
@@ -39,6 +39,7 @@ pub(crate) struct KeptNetwork {
     kind: NetworkKind,
     namespace: OwnedFd,
     inode: u64,
+    counts: SocketCounts,
     note: Note,
     origin: NetworkOrigin,
     /// The habit of the design whose cell has it, or had it last.
@@ -106,7 +107,7 @@ impl Networks {
         if self.max == 0 || !reuse.habit.take_turn() {
             return Ok(None);
         }
-        let network = self.take_free(reuse, shared);
+        let network = self.take_free(reuse);
         let network = network.or_else(|| self.make(reuse, design, shared));
         let (Some(network), Some(own)) = (network, &self.own) else { return Ok(None) };
         let cloned = own.within(&network, || {
@@ -124,8 +125,7 @@ impl Networks {
     }
 
     /// Takes a free namespace of the right kind without sockets.
-    fn take_free(&mut self, reuse: &Reuse, shared: &Shared) -> Option<KeptNetwork> {
-        let own = self.own.as_ref()?;
+    fn take_free(&mut self, reuse: &Reuse) -> Option<KeptNetwork> {
         let mut index = self.free.len();
         let mut looks = 0;
         while index > 0 && looks < MAX_LOOKS {
@@ -135,17 +135,17 @@ impl Networks {
             }
             looks += 1;
             let network = self.free.remove(index);
-            match own.within(&network, || kept_network::has_no_socket(&shared.proc)) {
-                Ok(Ok(true)) => {
+            match network.counts.are_zero() {
+                Ok(true) => {
                     let habit = Rc::clone(&reuse.habit);
                     let origin = NetworkOrigin::Untouched;
                     return Some(KeptNetwork { habit, origin, ..network });
                 }
-                Ok(Ok(false)) if network.free_since.elapsed() < SETTLE_TIME => {
+                Ok(false) if network.free_since.elapsed() < SETTLE_TIME => {
                     self.free.insert(index, network);
                 }
                 // Has a socket, or cannot be looked at.
-                Ok(Ok(false) | Err(_)) | Err(_) => drop(network),
+                Ok(false) | Err(_) => drop(network),
             }
         }
         None
@@ -158,11 +158,13 @@ impl Networks {
         if Rc::strong_count(&self.counted) > self.max {
             return None;
         }
-        let made = kept_network::make(design, shared, &mut own.stack).and_then(|namespace| {
+        let made = kept_network::make(design, shared, &mut own.stack).and_then(|made| {
+            let MadeNetwork { namespace, counts } = made;
             Ok(KeptNetwork {
                 kind: reuse.kind,
                 inode: fstat(&namespace)?.st_ino,
                 namespace,
+                counts,
                 note: Note::new()?,
                 origin: NetworkOrigin::Fresh,
                 habit: Rc::clone(&reuse.habit),
