@@ -91,7 +91,7 @@ pub struct CalculatedAdvanced {
 /// Digits of the numbers that a script prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptDigits {
-    /// As bc prints them: cut off at the script's scale.
+    /// Digits that bc prints, cut off at the script's scale.
     CutOff,
     /// Rounded to as many decimals as bc prints.
     Rounded,

@@ -266,6 +266,8 @@ impl Project {
     #[must_use]
     pub fn following(mut self, before: &Self) -> Self {
         self.settings = before.settings.clone();
+        // The operator names the folders: a report cannot move those that scripts may not write to.
+        self.layout = before.layout.clone();
         self.granted = before.granted.clone();
         if before.has_named_roots {
             self.roots = before.roots.clone();

@@ -484,3 +484,21 @@ fn what_a_script_leaves_in_resources_widens_no_roots() -> Tested {
     assert_eq!(project.roots, roots);
     Ok(())
 }
+
+#[test]
+fn a_report_names_no_other_folders_than_the_operator() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "prompts/p.txt", "", 0o644)?;
+    write(root, "resources/r.txt", "", 0o644)?;
+    write(root, "resources/r.completion.sh", "", 0o755)?;
+    let known = ProjectDirectory::open(root)?.written_by_scripts().read(None)?.written_by_scripts();
+    assert_eq!(known.completions, []);
+    // A completion of a folder that scripts write to is not run, whatever a report says of that folder.
+    let mut report = Project::read(root)?;
+    assert_eq!(report.completions.len(), 1);
+    report.layout.prompts = "resources".to_owned();
+    let project = report.following(&known);
+    assert_eq!((project.layout, project.completions), (crate::ProjectLayout::default(), vec![]));
+    Ok(())
+}

@@ -18,7 +18,7 @@ fn refusal(server: &mut Server, tool: &str, arguments: Value) -> String {
 #[test]
 fn the_requests_of_the_calculators_design_have_its_answers() {
     let mut server = Server::start(&[]);
-    // Its requests, and the fields and values of its answers.
+    // The requests of the design, and the fields and values of the answers.
     let script = "scale=10\na=5\nb=10\na*b+sqrt(a)";
     let pi = "\nscale=5\npi=4*a(1)\npi*2\n";
     for (tool, arguments, result) in [

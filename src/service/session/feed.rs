@@ -33,7 +33,7 @@ struct State {
     kept: Vec<u8>,
 }
 
-/// What a command was given to read.
+/// Input that a command was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputGiven {
     /// Nothing, by this feed.

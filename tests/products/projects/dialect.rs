@@ -32,7 +32,7 @@ fn a_resource_is_read_and_watched_by_its_name() {
     for params in [json!({"name": "note"}), json!({"uri": "note"})] {
         assert_eq!(answer(&mut server, "resources/read", params), by_uri);
     }
-    // As in the framework, the address counts if both are given.
+    // The address counts if both are given, as in the framework.
     let both = answer(&mut server, "resources/read", json!({"uri": "said", "name": "note"}));
     assert_eq!(both["contents"][0]["text"], "as it is");
     let absent = answer(&mut server, "resources/read", json!({"name": "none"}));
