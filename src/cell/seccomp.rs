@@ -243,6 +243,11 @@ fn init_verdict(call: Sysno) -> Verdict {
         let any = options.map(|option| vec![is(1, libc::SOL_SOCKET), is(2, option)]);
         return Verdict::AllowIf(any.into());
     }
+    // Reads limits, and sets that of data.
+    if call == Sysno::prlimit64 {
+        let data = is(1, libc::RLIMIT_DATA.cast_signed());
+        return Verdict::AllowIf(vec![vec![Test::full(2, Op::Eq, 0)], vec![data]]);
+    }
     Verdict::Allow
 }
 
