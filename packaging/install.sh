@@ -81,9 +81,6 @@ bring "$archive"
 name=${archive%.tar.gz}
 tar -xzf "$work/$archive" -C "$work"
 mkdir -p "$prefix/share/cofferdam"
-# Files of an earlier version that this one does not have.
-[ ! -f "$prefix/share/cofferdam/installed" ] || uninstall
-mkdir -p "$prefix/share/cofferdam"
 (cd "$work/$name" && find . -type f | sed 's|^\./||' | LC_ALL=C sort) >"$work/installed"
 while IFS= read -r file; do
     mkdir -p "$prefix/$(dirname "$file")"
@@ -91,7 +88,12 @@ while IFS= read -r file; do
     cp -p "$work/$name/$file" "$prefix/$file.new"
     mv "$prefix/$file.new" "$prefix/$file"
 done <"$work/installed"
-cp "$work/installed" "$prefix/share/cofferdam/installed"
+list=$prefix/share/cofferdam/installed
+if [ -f "$list" ]; then
+    # Files of an earlier version that this one does not have.
+    grep -vxFf "$work/installed" "$list" | while IFS= read -r file; do rm -f "$prefix/$file"; done
+fi
+cp "$work/installed" "$list"
 
 echo "cofferdam is installed as $prefix/bin/cofferdam"
 case :$PATH: in
