@@ -19,6 +19,8 @@ pub(crate) enum SlotIds {
     Shared,
     /// One per slot, after `first`.
     Own { first: u32, slots: u16 },
+    /// One for all cells of a key.
+    One { host_id: u32 },
 }
 
 impl SlotIds {
@@ -27,7 +29,11 @@ impl SlotIds {
     /// # Errors
     /// ERANGE: a slot has no id.
     pub(crate) fn host_ids(self) -> Result<Vec<u32>, Errno> {
-        let Self::Own { first, slots } = self else { return Ok(Vec::new()) };
+        let (first, slots) = match self {
+            Self::Shared => return Ok(Vec::new()),
+            Self::One { host_id } => return Ok(vec![host_id]),
+            Self::Own { first, slots } => (first, slots),
+        };
         let host_id =
             |slot| cell_id(slot).and_then(|id| first.checked_add(id)).ok_or(Errno::ERANGE);
         Slot::first(slots).map(host_id).collect()
