@@ -1,15 +1,12 @@
-//! Extended attributes of users, and file handles (xattr(7), name_to_handle_at(2)).
+//! Extended attributes of users (xattr(7)).
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 
-use super::{Result, check, errno};
-
-/// Longest handle that a filesystem makes (MAX_HANDLE_SZ).
-const MAX_HANDLE_BYTES: usize = 128;
+use super::{Result, errno};
 
 /// Reads an attribute of an open file into `buffer`. Returns the value; `None` if the file or its
 /// filesystem has no such attribute.
@@ -33,38 +30,13 @@ pub fn try_one(file: impl AsFd, name: &CStr) -> Result<()> {
     fremovexattr(&file, name).map_err(errno)
 }
 
-#[repr(C)]
-struct FileHandle {
-    bytes: libc::c_uint,
-    kind: libc::c_int,
-    handle: [u8; MAX_HANDLE_BYTES],
-}
-
-/// Returns the type and the bytes of the handle of an open file, which identify it on its
-/// filesystem also after its inode number was used again.
+/// Removes an attribute of an open file, if it has it.
 ///
 /// # Errors
-/// EOPNOTSUPP if the filesystem has no handles.
-pub fn file_handle(file: impl AsFd) -> Result<(i32, Vec<u8>)> {
-    let mut handle = FileHandle {
-        bytes: MAX_HANDLE_BYTES as libc::c_uint,
-        kind: 0,
-        handle: [0; MAX_HANDLE_BYTES],
-    };
-    let mut mount: libc::c_int = 0;
-    // SAFETY: the path is a C string, `handle` has room for the number of bytes that it states, and
-    // both outlive the call.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_name_to_handle_at,
-            file.as_fd().as_raw_fd(),
-            c"".as_ptr(),
-            &raw mut handle,
-            &raw mut mount,
-            libc::AT_EMPTY_PATH,
-        )
-    })?;
-    let length = usize::try_from(handle.bytes).unwrap_or(MAX_HANDLE_BYTES);
-    let bytes = handle.handle.get(..length).ok_or(Errno::EOVERFLOW)?;
-    Ok((handle.kind, bytes.to_vec()))
+/// The errno of fremovexattr(2).
+pub fn remove(file: impl AsFd, name: &CStr) -> Result<()> {
+    match fremovexattr(file, name).map_err(errno) {
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        done => done,
+    }
 }

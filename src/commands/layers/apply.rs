@@ -26,7 +26,8 @@ pub(crate) fn apply(layer: &Layer, changes: &[&Change]) -> Result<Finished, Errn
     let upper = layer.upper()?;
     let staged = Staging::make(&layer.directory, &layer.id, &host, &upper).and_then(|staging| {
         let (steps, left) = staging.stage(changes)?;
-        journal::record(&layer.directory, &staging.directory, steps)?;
+        let since = layer.base.since;
+        journal::record(&layer.directory, &staging.directory, &host, since, steps)?;
         Ok(left)
     });
     match staged {

@@ -128,7 +128,7 @@ fn an_apply_that_is_killed_after_any_step_is_finished() -> Tested<()> {
     for cut in 0..=count {
         let fixture = Fixture::new()?;
         let (staging, steps) = fixture.staged()?;
-        record(&fixture.layer, &staging, steps.clone())?;
+        record(&fixture.layer, &staging, &fixture.host, fixture.since, steps.clone())?;
         for (number, step) in steps.iter().enumerate().take(cut) {
             assert_eq!(take(&fixture.host, &staging, number, step), Ok(()), "{step:?}");
         }
@@ -162,7 +162,7 @@ fn an_apply_that_is_killed_before_its_journal_is_written_has_changed_nothing() -
 fn what_the_host_changes_after_the_journal_was_written_stays_the_hosts() -> Tested<()> {
     let fixture = Fixture::new()?;
     let (staging, steps) = fixture.staged()?;
-    record(&fixture.layer, &staging, steps)?;
+    record(&fixture.layer, &staging, &fixture.host, fixture.since, steps)?;
     let path = |name: &str| fixture.held.path().join("host").join(name);
     for name in ["changed", "removed", "old/a", "script"] {
         fs::write(path(name), "the host's own version\n")?;

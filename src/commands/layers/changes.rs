@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fstat};
 
-use super::files::{DIRECTORY, Seen, Stamp, c_name, is_whiteout, look, open_file, split};
+use super::files::{DIRECTORY, OPAQUE, Seen, Stamp, c_name, is_whiteout, look, open_file, split};
 use super::journal::AppliedFiles;
 use super::judge::{Held, Judge};
 use cell::errno_of;
@@ -28,13 +28,8 @@ const MAX_CHANGES: usize = 200_000;
 const MAX_DEPTH: u16 = 128;
 /// Longest text of a link, and one byte more.
 const LINK_BUFFER: usize = 4097;
-const OPAQUE: &CStr = c"user.overlay.opaque";
-/// The handle of the file of the host that a file of the layer began as.
+/// Set on a file of the layer that began as one of the host; empty in an unprivileged overlay.
 const ORIGIN: &CStr = c"user.overlay.origin";
-/// Bytes of [`ORIGIN`] before the handle: version, magic, length, flags, type of handle, and the
-/// identity of the filesystem (struct ovl_fb).
-const ORIGIN_HEADER: usize = 21;
-
 /// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -256,9 +251,10 @@ impl Walk<'_> {
         let outer = openat(host, name, DIRECTORY, Mode::empty())?;
         // Names of the host are hidden in everything below an opaque directory.
         place.is_opaque |= is_opaque(&inner)?;
-        // Another directory may have been moved to this place, with files that are older than the
-        // layer. In an opaque one there is no origin.
-        place.is_conflict |= !place.is_opaque && !began_as(&inner, &outer)?;
+        let parent = Seen::from(&fstat(host)?);
+        let seen = Seen::from(&fstat(&outer)?);
+        place.is_conflict |=
+            may_be_moved(&seen, &parent, self.since) && !self.applied.has(&self.path, &seen);
         self.merged(&inner, Some(&outer), place)
     }
 
@@ -301,6 +297,11 @@ impl Walk<'_> {
         place.held = place.held.or(judged);
         place.depth += 1;
         let kind = Kind::of(&old);
+        if kind == Kind::Directory {
+            let parent = Seen::from(&fstat(host)?);
+            place.is_conflict |=
+                may_be_moved(&old, &parent, self.since) && !self.applied.has(&self.path, &old);
+        }
         let mut held = place.held;
         if kind == Kind::Directory && !names::may_be(name.to_bytes(), GIT) {
             match openat(host, name, DIRECTORY, Mode::empty()) {
@@ -421,22 +422,16 @@ fn is_opaque(directory: &OwnedFd) -> Result<bool, Errno> {
 
 fn has_origin(file: &OwnedFd) -> Result<bool, Errno> {
     let mut buffer = [0; 256];
-    Ok(xattr::get(file, ORIGIN, &mut buffer)?.is_some_and(|origin| origin.len() > ORIGIN_HEADER))
+    Ok(xattr::get(file, ORIGIN, &mut buffer)?.is_some())
 }
 
-/// Returns true if a directory of a layer began as this directory of the host, or if that is
-/// unknown: where the filesystem has no handles.
-fn began_as(inner: &OwnedFd, outer: &OwnedFd) -> Result<bool, Errno> {
-    let mut buffer = [0; 256];
-    let Some(origin) = xattr::get(inner, ORIGIN, &mut buffer)? else { return Ok(true) };
-    let Some(handle) = origin.get(ORIGIN_HEADER..).filter(|handle| !handle.is_empty()) else {
-        return Ok(true);
-    };
-    match xattr::file_handle(outer) {
-        Ok((_, bytes)) => Ok(bytes == handle),
-        Err(Errno::EOPNOTSUPP | Errno::EOVERFLOW | Errno::EPERM) => Ok(true),
-        Err(errno) => Err(errno),
-    }
+/// Returns true if a directory of the host was moved to its place since the layer was made, with
+/// files that are older: a rename changes the time of its status and the contents of its parent, and
+/// not its own contents.
+fn may_be_moved(directory: &Seen, parent: &Seen, since: Stamp) -> bool {
+    directory.changed.may_be_since(since)
+        && !directory.modified.may_be_since(since)
+        && parent.modified.may_be_since(since)
 }
 
 /// Reads the text of a link.

@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use cell::{c_path, errno_of};
 use sys::lookup::{self, Follow};
 
+/// Set on a directory of a layer in which the host's names are hidden.
+pub(crate) const OPAQUE: &CStr = c"user.overlay.opaque";
 /// Flags to open a directory in which names are looked up.
 pub(crate) const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);

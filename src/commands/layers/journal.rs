@@ -5,7 +5,7 @@
 //! identities in it say after a crash whether a step was taken, so that the next start or review
 //! finishes the rest. Without a journal the staging directory is removed, and nothing has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
@@ -16,10 +16,11 @@ use nix::unistd::{UnlinkatFlags, syncfs, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::files::{
-    DIRECTORY, Seen, c_name, decoded, encoded, is_whiteout, look, open_directory, read_file,
-    remove_file, split, write_file,
+    DIRECTORY, OPAQUE, Seen, Stamp, c_name, decoded, encoded, is_whiteout, look, open_directory,
+    read_file, remove_file, split, write_file,
 };
 use cell::removal::{open_with_access, remove_all};
+use sys::xattr;
 
 /// Names in the directory of a layer: the journal, the mark of a staging directory, and the files
 /// that were applied.
@@ -70,11 +71,13 @@ impl Step {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Journal {
     version: u8,
     steps: Vec<Step>,
+    /// Directories of steps in which the host had not changed a name since the layer was made.
+    quiet: Vec<String>,
 }
 
 /// Why a step was not taken.
@@ -115,9 +118,28 @@ pub(crate) fn make_staging(layer: &OwnedFd, host: &OwnedFd, id: &str) -> Result<
 }
 
 /// Records the steps. From here on the apply goes forward.
-pub(crate) fn record(layer: &OwnedFd, staging: &OwnedFd, steps: Vec<Step>) -> Result<(), Errno> {
+pub(crate) fn record(
+    layer: &OwnedFd,
+    staging: &OwnedFd,
+    host: &OwnedFd,
+    since: Stamp,
+    steps: Vec<Step>,
+) -> Result<(), Errno> {
     syncfs(staging)?;
-    let bytes = serde_json::to_vec(&Journal { version: 1, steps }).map_err(|_| Errno::EINVAL)?;
+    let applied = AppliedFiles::read(layer)?;
+    let mut quiet = BTreeSet::new();
+    for step in &steps {
+        let path = step.path();
+        let (directory, _) = split(&path);
+        let Ok(held) = open_directory(host, directory) else { continue };
+        let seen = Seen::from(&fstat(&held)?);
+        if !seen.changed.may_be_since(since) || applied.has(directory, &seen) {
+            quiet.insert(encoded(directory));
+        }
+    }
+    let quiet = quiet.into_iter().collect();
+    let journal = Journal { version: 1, steps, quiet };
+    let bytes = serde_json::to_vec(&journal).map_err(|_| Errno::EINVAL)?;
     write_file(layer, JOURNAL, &bytes)
 }
 
@@ -133,20 +155,21 @@ pub(crate) fn finish(
     id: &str,
 ) -> Result<Finished, Errno> {
     let journal = match read_file(layer, JOURNAL, MAX_BYTES) {
-        Ok(bytes) => serde_json::from_slice::<Journal>(&bytes).map_err(|_| Errno::EINVAL)?.steps,
-        Err(Errno::ENOENT) => Vec::new(),
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL)?,
+        Err(Errno::ENOENT) => Journal::default(),
         Err(errno) => return Err(errno),
     };
+    let Journal { steps, quiet, .. } = journal;
     let mut finished = Finished::default();
     let mut done = Vec::new();
-    if !journal.is_empty() {
+    if !steps.is_empty() {
         let name = staging_name(id);
         let staging = match openat(host, name.as_str(), DIRECTORY, Mode::empty()) {
             // All steps were taken.
             Err(Errno::ENOENT) => None,
             staging => Some(staging?),
         };
-        for (number, step) in journal.iter().enumerate() {
+        for (number, step) in steps.iter().enumerate() {
             let left = staging.as_ref().and_then(|staging| take(host, staging, number, step).err());
             match left {
                 None => done.push(step),
@@ -157,7 +180,7 @@ pub(crate) fn finish(
     }
     finished.done = done.len();
     remove_staging(host, id)?;
-    note_applied(layer, host, &done)?;
+    note_applied(layer, host, &done, &quiet)?;
     clear_layer(upper, &done)?;
     remove_file(layer, JOURNAL)?;
     remove_file(layer, STAGED)?;
@@ -315,7 +338,13 @@ fn clear_layer(upper: &OwnedFd, done: &[&Step]) -> Result<(), Errno> {
                 unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
             }
             Act::MakeDirectory if seen.is(libc::S_IFDIR) => {
-                unlinkat(&parent, name.as_c_str(), UnlinkatFlags::RemoveDir)
+                let removed = unlinkat(&parent, name.as_c_str(), UnlinkatFlags::RemoveDir);
+                if removed.is_err() {
+                    // The host has a directory there now, which shows what was removed from this one.
+                    let kept = openat(&parent, name.as_c_str(), DIRECTORY, Mode::empty())?;
+                    xattr::remove(&kept, OPAQUE)?;
+                }
+                removed
             }
             Act::Put | Act::RemoveFile | Act::RemoveDirectory | Act::MakeDirectory => Ok(()),
         };
@@ -351,8 +380,14 @@ impl AppliedFiles {
     }
 }
 
-/// Adds the files that were applied, and their directories, to the list.
-fn note_applied(layer: &OwnedFd, host: &OwnedFd, done: &[&Step]) -> Result<(), Errno> {
+/// Adds the files that were applied to the list, and those of their directories whose names the host
+/// had not changed.
+fn note_applied(
+    layer: &OwnedFd,
+    host: &OwnedFd,
+    done: &[&Step],
+    quiet: &[String],
+) -> Result<(), Errno> {
     if done.is_empty() {
         return Ok(());
     }
@@ -361,7 +396,9 @@ fn note_applied(layer: &OwnedFd, host: &OwnedFd, done: &[&Step]) -> Result<(), E
         let path = step.path();
         let (directory, name) = split(&path);
         let Ok(parent) = open_directory(host, directory) else { continue };
-        applied.0.insert(encoded(directory), Seen::from(&fstat(&parent)?));
+        if quiet.binary_search(&encoded(directory)).is_ok() {
+            applied.0.insert(encoded(directory), Seen::from(&fstat(&parent)?));
+        }
         if let Some(seen) = look(&parent, &c_name(name)?)? {
             applied.0.insert(step.path.clone(), seen);
         }

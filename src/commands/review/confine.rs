@@ -18,7 +18,7 @@ use sys::lookup::Follow;
 use sys::process;
 
 /// System calls of a review, in addition to those of each confined process.
-const READING: [Sysno; 17] = [
+const READING: [Sysno; 16] = [
     Sysno::openat,
     Sysno::openat2,
     Sysno::getdents64,
@@ -30,7 +30,6 @@ const READING: [Sysno; 17] = [
     Sysno::write,
     Sysno::readlinkat,
     Sysno::fgetxattr,
-    Sysno::name_to_handle_at,
     Sysno::fcntl,
     Sysno::flock,
     Sysno::geteuid,
@@ -38,7 +37,7 @@ const READING: [Sysno; 17] = [
     Sysno::sched_yield,
 ];
 /// Calls of one that applies changes.
-const WRITING: [Sysno; 16] = [
+const WRITING: [Sysno; 17] = [
     Sysno::copy_file_range,
     Sysno::sendfile,
     Sysno::mkdirat,
@@ -54,6 +53,7 @@ const WRITING: [Sysno; 16] = [
     Sysno::fsync,
     Sysno::syncfs,
     Sysno::umask,
+    Sysno::fremovexattr,
     Sysno::splice,
 ];
 
@@ -88,13 +88,9 @@ pub(super) fn confine(layer: &Layer, host: &OwnedFd, applies: bool) -> Result<()
         false => READING.to_vec(),
     };
     let filter = Filter::of_calls(calls);
-    let done = match nix::unistd::geteuid().is_root() && applies {
-        // Root needs its rights to give the files to the owner of the directory.
+    let done = match nix::unistd::geteuid().is_root() {
+        // Root reads files of other users, and gives them what is applied.
         true => {
-            process::set_no_new_privs().map_err(error)?;
-            narrow(rules, &filter)
-        }
-        false if nix::unistd::geteuid().is_root() => {
             process::set_no_new_privs().map_err(error)?;
             narrow(rules, &filter)
         }

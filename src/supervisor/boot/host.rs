@@ -157,7 +157,8 @@ impl Identity {
     pub(crate) fn layer_ids(&self, id: Option<u32>) -> SlotIds {
         match (self, id) {
             (Self::Root(instance), Some(id)) => {
-                SlotIds::One { host_id: instance.first.saturating_add(id) }
+                let host_id = instance.first.saturating_add(id);
+                SlotIds::One { host_id, supervisor: instance.first }
             }
             (Self::Root(_) | Self::Ordinary { .. }, _) => SlotIds::Shared,
         }

@@ -63,7 +63,7 @@ pub(crate) struct PathGrant {
     /// overlays would add 50 ms to the start and 80 ms to a call. An overlay does not show mounts
     /// below the directory.
     pub is_layer: bool,
-    /// The mounted overlay of a layer, once the supervisor has made it.
+    /// The mounted overlay of a layer, once the supervisor has made it; for root it is in `by_slot`.
     pub overlay: Option<OwnedFd>,
 }
 

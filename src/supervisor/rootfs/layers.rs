@@ -22,7 +22,8 @@ use super::error::{GrantError, STAGE};
 use super::granted::{Granted, LayerDirectory};
 use super::grants::KeyGrant;
 use super::host_mounts;
-use super::idmapped::{OwnerMaps, SlotIds};
+use super::idmapped::{OwnerMaps, SlotIds, show_with_supervisor};
+use super::slot_mounts::SlotMounts;
 use cell::c_path;
 use sys::mount::{Filesystem, attach, attribute, clone_held, new_filesystem};
 
@@ -79,16 +80,21 @@ fn mapped(
     directory: &LayerDirectory,
     ids: SlotIds,
 ) -> Result<Option<Layers>, Errno> {
-    let Some(host_id) = ids.host_ids()?.first().copied() else { return Ok(None) };
-    let mut maps = OwnerMaps::default();
-    let mut map = |held: OwnedFd| {
-        let owner = fstat(&held)?;
-        let tree = clone_held(&held)?;
-        maps.show_as(&tree, (owner.st_uid, owner.st_gid), host_id, 0)?;
-        Ok::<OwnedFd, Errno>(tree)
-    };
-    let lower = map(granted.hold()?)?;
-    Ok(Some(Layers { lower, layer: map(directory.hold()?)? }))
+    let SlotIds::One { host_id, supervisor } = ids else { return Ok(None) };
+    let lower = granted.hold()?;
+    let owner = owner(&lower)?;
+    let lower = clone_held(&lower)?;
+    OwnerMaps::default().show_as(&lower, owner, host_id, 0)?;
+    let layer = directory.hold()?;
+    let owner = self::owner(&layer)?;
+    let layer = clone_held(&layer)?;
+    // The kernel makes files of its own in it by the id of the process that mounts the overlay.
+    show_with_supervisor(&layer, owner, host_id, supervisor)?;
+    Ok(Some(Layers { lower, layer }))
+}
+
+fn owner(held: &OwnedFd) -> Result<(u32, u32), Errno> {
+    fstat(held).map(|status| (status.st_uid, status.st_gid))
 }
 
 /// Mounts the layers, and gives each grant of one a copy of the mount. The caller is in the
@@ -107,6 +113,7 @@ pub(crate) fn mount<'k>(
     // All of them are held before the stage hides anything.
     let hold = |UnmountedLayer { granted, directory, mapped }: UnmountedLayer| {
         let failed = |errno| (granted.host.clone(), errno);
+        let is_mapped = mapped.is_some();
         let layers = match mapped {
             Some(layers) => layers,
             None => {
@@ -114,17 +121,22 @@ pub(crate) fn mount<'k>(
                 Layers { lower, layer: directory.hold().map_err(failed)? }
             }
         };
-        Ok((granted, directory, layers))
+        Ok((granted, directory, layers, is_mapped))
     };
     let held = layers.into_iter().map(hold).collect::<Result<Vec<_>, (PathBuf, Errno)>>()?;
     let first = held.first().map(|(granted, ..)| granted.host.clone()).unwrap_or_default();
     let stage = Stage::enter().map_err(|errno| (first.clone(), errno))?;
-    for (granted, directory, layers) in held {
+    for (granted, directory, layers, is_mapped) in held {
         let failed = |errno| (granted.host.clone(), errno);
         let overlay = stage.overlay(layers).map_err(failed)?;
         for grant in &mut grants {
             if grant.granted.layer.as_ref() == Some(&directory) {
-                grant.overlay = Some(clone_held(&overlay).map_err(failed)?);
+                let copy = clone_held(&overlay).map_err(failed)?;
+                match is_mapped {
+                    // Attached with the other mounts of such cells, in the order of their paths.
+                    true => grant.by_slot = SlotMounts::one(copy),
+                    false => grant.overlay = Some(copy),
+                }
             }
         }
     }
@@ -181,6 +193,10 @@ impl Stage {
         let host = fstatvfs(&lower)?.flags();
         let noexec = if host.contains(FsFlags::ST_NOEXEC) { attribute::NOEXEC } else { 0 };
         let overlay = filesystem.mount(attribute::NOSUID | attribute::NODEV | noexec)?;
+        // Where the kernel cannot prepare the work directory, it mounts the overlay read-only.
+        if fstatvfs(&overlay)?.flags().contains(FsFlags::ST_RDONLY) {
+            return Err(Errno::EROFS);
+        }
         self.attach(&overlay)?;
         Ok(overlay)
     }
