@@ -196,9 +196,11 @@ pub(super) fn take(
 ) -> Result<(), Left> {
     let path = step.path();
     let (directory, name) = split(&path);
-    let parent = open_directory(host, directory).map_err(|errno| match errno {
-        Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV => Left::Changed,
-        errno => Left::Errno(errno),
+    let is_replaced =
+        |errno: &Errno| [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EXDEV].contains(errno);
+    let parent = open_directory(host, directory).map_err(|errno| match is_replaced(&errno) {
+        true => Left::Changed,
+        false => Left::Errno(errno),
     })?;
     let name = c_name(name).map_err(Left::Errno)?;
     let own = c_name(number.to_string().as_bytes()).map_err(Left::Errno)?;
@@ -232,9 +234,9 @@ impl Place<'_> {
 
     fn to_host(&self, flags: RenameFlags) -> Result<(), Left> {
         let renamed = renameat2(self.staging, self.own, self.parent, self.name, flags);
-        renamed.map_err(|errno| match errno {
-            Errno::EEXIST | Errno::ENOENT => Left::Changed,
-            errno => Left::Errno(errno),
+        renamed.map_err(|errno| match [Errno::EEXIST, Errno::ENOENT].contains(&errno) {
+            true => Left::Changed,
+            false => Left::Errno(errno),
         })
     }
 
@@ -303,9 +305,10 @@ impl Place<'_> {
             Some(there) if !there.is_same_file(&before) => return Err(Left::Changed),
             Some(_) => {}
         }
-        unlinkat(self.parent, self.name, UnlinkatFlags::RemoveDir).map_err(|errno| match errno {
-            Errno::ENOTEMPTY | Errno::EEXIST => Left::NotEmpty,
-            errno => Left::Errno(errno),
+        let removed = unlinkat(self.parent, self.name, UnlinkatFlags::RemoveDir);
+        removed.map_err(|errno| match [Errno::ENOTEMPTY, Errno::EEXIST].contains(&errno) {
+            true => Left::NotEmpty,
+            false => Left::Errno(errno),
         })
     }
 }

@@ -98,14 +98,16 @@ pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
     let failed = |errno: Errno| {
         let path = plain(&host.display().to_string());
         let error = CliError::new(format!("--cow: no layer can be made for `{path}`: {errno}"));
-        match errno {
-            Errno::EOPNOTSUPP => error.with_hint(
+        if errno == Errno::EOPNOTSUPP {
+            return error.with_hint(
                 "the filesystem of the layers has no user attributes; set XDG_STATE_HOME to a directory on ext4, xfs \
                  or btrfs",
-            ),
-            Errno::EPERM => error.with_hint("the directory of the layers must belong to you alone"),
-            _ => error,
+            );
         }
+        if errno == Errno::EPERM {
+            return error.with_hint("the directory of the layers must belong to you alone");
+        }
+        error
     };
     let layers = create_directory().map_err(failed)?;
     let held = open_resolved(&c_path(host).map_err(failed)?).map_err(failed)?;

@@ -198,10 +198,10 @@ fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {
         }
         result = attempt();
     }
-    result.map_err(|errno| match errno {
-        Errno::EFBIG => CliError::new("review: the layer has too many changes to list")
+    result.map_err(|errno| match errno == Errno::EFBIG {
+        true => CliError::new("review: the layer has too many changes to list")
             .with_hint("cofferdam review --discard removes it"),
-        errno => failed("the layer cannot be listed", errno),
+        false => failed("the layer cannot be listed", errno),
     })
 }
 
@@ -245,10 +245,10 @@ fn failed(what: &str, errno: Errno) -> CliError {
 }
 
 fn in_use(layer: &Layer, errno: Errno) -> CliError {
-    match errno {
-        Errno::EBUSY => CliError::new(format!("review: the layer {} is in use", layer.id))
+    match errno == Errno::EBUSY {
+        true => CliError::new(format!("review: the layer {} is in use", layer.id))
             .with_hint("end the server or the run that uses it; listing and --diff work meanwhile"),
-        errno => failed("the layer cannot be locked", errno),
+        false => failed("the layer cannot be locked", errno),
     }
 }
 

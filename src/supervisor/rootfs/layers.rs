@@ -65,9 +65,11 @@ pub(crate) fn prepare(
         if host_mounts::are_below(&granted.host) {
             return Err(GrantError::MountsBelow { path: granted.host.clone() });
         }
-        let mapped = mapped(granted, directory, ids).map_err(|errno| match errno {
-            Errno::ESTALE | Errno::ELOOP => GrantError::held(&granted.host, errno),
-            errno => GrantError::IdMapped { path: granted.host.clone(), errno },
+        let mapped = mapped(granted, directory, ids).map_err(|errno| {
+            match [Errno::ESTALE, Errno::ELOOP].contains(&errno) {
+                true => GrantError::held(&granted.host, errno),
+                false => GrantError::IdMapped { path: granted.host.clone(), errno },
+            }
         })?;
         let granted = granted.clone();
         all.push(UnmountedLayer { directory: directory.clone(), granted, mapped });
