@@ -33,7 +33,7 @@ pub enum Access {
     Repository,
     /// A directory for cells only: no program of the host acts on files in it.
     Cache,
-    /// A directory that cells change only in a layer of their own (overlayfs): the directory itself
+    /// A directory that cells change only in a layer above it (overlayfs): the directory itself
     /// stays as it is until an operator applies the changes, which are judged then.
     Layer,
 }

@@ -177,7 +177,8 @@ impl<'a> Staging<'a> {
         symlinkat(text, &self.directory, own)?;
         if let Some((uid, gid)) = owner {
             let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            let uid = Uid::from_raw(uid);
+            let gid = Gid::from_raw(gid);
             fchownat(&self.directory, own, Some(uid), Some(gid), flags)?;
         }
         let flags = UtimensatFlags::NoFollowSymlink;

@@ -124,7 +124,7 @@ fn expected() -> BTreeMap<String, String> {
 #[test]
 fn an_apply_that_is_killed_after_any_step_is_finished() -> Tested<()> {
     let count = Fixture::new()?.staged()?.1.len();
-    assert_eq!(count, 12);
+    assert_eq!(count, 13);
     for cut in 0..=count {
         let fixture = Fixture::new()?;
         let (staging, steps) = fixture.staged()?;

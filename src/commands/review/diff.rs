@@ -107,7 +107,8 @@ fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(ChangeTag, Vec<
         Side::Text(bytes) => bytes.clone(),
         Side::Absent | Side::Other => Vec::new(),
     };
-    let (before, after) = (bytes(before), bytes(after));
+    let before = bytes(before);
+    let after = bytes(after);
     let before: Vec<&[u8]> = before.split_inclusive(|byte| *byte == b'\n').collect();
     let after: Vec<&[u8]> = after.split_inclusive(|byte| *byte == b'\n').collect();
     let before = before.as_slice();

@@ -152,7 +152,7 @@ fn grant(
         _ => return Err(GrantError::Special { path: granted.host.clone() }),
     };
     let owner = (status.st_uid, status.st_gid);
-    // The overlay of a layer is made from mounts of its own.
+    // The mounts of a layer are made by `layers`.
     let ids = if granted.access == Access::Layer { SlotIds::Shared } else { ids };
     let by_slot = ids
         .host_ids()

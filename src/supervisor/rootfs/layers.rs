@@ -90,7 +90,7 @@ fn mapped(
     let layer = directory.hold()?;
     let owner = self::owner(&layer)?;
     let layer = clone_held(&layer)?;
-    // The kernel makes files of its own in it by the id of the process that mounts the overlay.
+    // The kernel makes work files in it by the id of the process that mounts the overlay.
     show_with_supervisor(&layer, owner, host_id, supervisor)?;
     Ok(Some(Layers { lower, layer }))
 }
