@@ -69,6 +69,10 @@ impl Step {
     pub(crate) fn path(&self) -> Vec<u8> {
         decoded(&self.path)
     }
+
+    fn is_removal(&self) -> bool {
+        matches!(self.act, Act::RemoveFile | Act::RemoveDirectory)
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -196,14 +200,22 @@ pub(super) fn take(
 ) -> Result<(), Left> {
     let path = step.path();
     let (directory, name) = split(&path);
+    let own = c_name(number.to_string().as_bytes()).map_err(Left::Errno)?;
     let is_replaced =
         |errno: &Errno| [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EXDEV].contains(errno);
-    let parent = open_directory(host, directory).map_err(|errno| match is_replaced(&errno) {
-        true => Left::Changed,
-        false => Left::Errno(errno),
-    })?;
+    let parent = match open_directory(host, directory) {
+        Ok(parent) => parent,
+        // A later step may have removed or replaced the directory before an interruption.
+        Err(Errno::ENOENT | Errno::ENOTDIR) if step.is_removal() => {
+            let moved = look(staging, &own).map_err(Left::Errno)?;
+            let is_other =
+                moved.zip(step.before).is_some_and(|(moved, old)| !moved.is_unchanged(&old));
+            return if is_other { Err(Left::Changed) } else { Ok(()) };
+        }
+        Err(errno) if is_replaced(&errno) => return Err(Left::Changed),
+        Err(errno) => return Err(Left::Errno(errno)),
+    };
     let name = c_name(name).map_err(Left::Errno)?;
-    let own = c_name(number.to_string().as_bytes()).map_err(Left::Errno)?;
     let place = Place { parent: &parent, name: &name, staging, own: &own };
     match (step.act, step.before, step.staged) {
         (Act::MakeDirectory, _, Some(_)) => place.make_directory(),
@@ -302,6 +314,8 @@ impl Place<'_> {
     fn remove_directory(&self, before: Seen) -> Result<(), Left> {
         match self.there()? {
             None => return Ok(()),
+            // The directory is gone: a later step may have put a file in its place.
+            Some(there) if !there.is(libc::S_IFDIR) => return Ok(()),
             Some(there) if !there.is_same_file(&before) => return Err(Left::Changed),
             Some(_) => {}
         }
