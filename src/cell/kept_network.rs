@@ -51,7 +51,7 @@ pub struct Reuse {
     pub kind: NetworkKind,
     /// Calls that make a socket and that the profile allows with some arguments.
     noted: Vec<NotedCall>,
-    /// The payload's filter, which notifies init of each of these calls; `None` if there are none.
+    /// The payload's filter, which notifies init of each of these calls; `None` without such calls.
     filter: Option<Vec<Instruction>>,
     pub habit: Rc<Habit>,
 }

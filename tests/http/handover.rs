@@ -170,7 +170,7 @@ fn the_conditions_are_those_of_the_sockets_address() {
     let server = started(any(), TOKENS, &["--behind-proxy", "127.0.0.1"]);
     assert_eq!(server.ask("GET", "/tools", &[], "").status, 401);
     assert_eq!(server.ask("GET", "/tools", &[("authorization", &bearer(ALICE))], "").status, 200);
-    // On loopback a grant asks for a token, and nothing granted for none.
+    // On loopback a token is needed only if something is granted.
     let server = started(loopback(), "", &["--env", "KEY=value"]);
     assert_eq!(server.ask("GET", "/tools", &[], "").status, 401);
     let server = started(loopback(), "", &[]);

@@ -378,7 +378,7 @@ fn clear_layer(upper: &OwnedFd, done: &[&Step]) -> Result<(), Errno> {
 pub(crate) struct AppliedFiles(BTreeMap<String, Seen>);
 
 impl AppliedFiles {
-    /// Reads the list of a layer; an empty one if it has none.
+    /// Reads the list of a layer; an empty one if the file is missing.
     pub(crate) fn read(layer: &OwnedFd) -> Result<Self, Errno> {
         match read_file(layer, APPLIED, MAX_BYTES) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL),

@@ -18,7 +18,7 @@ pub(super) const NAME: &str = "cofferdam";
 /// Returns the text with the entry in it; where one is already, in its place.
 ///
 /// # Errors
-/// The reason for which the text cannot be edited: it is none of its language, or has something else where the
+/// The reason for which the text cannot be edited: it is not in its language, or has something else where the
 /// servers should be.
 pub(super) fn edited(client: &ClientFacts, text: &str, entry: &Entry) -> Result<String, String> {
     // A mark of the coding is no part of the language.

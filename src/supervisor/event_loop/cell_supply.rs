@@ -135,8 +135,8 @@ impl CellSupply {
         Ok(())
     }
 
-    /// Starts the process that makes the late files of a key's template, if they are missing and none
-    /// makes them.
+    /// Starts the process that makes the late files of a key's template, if they are missing and no
+    /// other process makes them.
     fn begin_late_files(&mut self, key: KeyId) {
         let root = self.keys.design(key).and_then(|design| design.root().ok());
         let Some(late) = root.map(|root| &root.late) else { return };

@@ -21,7 +21,7 @@ const FOLDERS: [(&str, &str); 6] = [
     ("MCPBASH_UI_DIR", "pages"),
     ("MCPBASH_SERVER_DIR", "settings"),
 ];
-/// Files of the project, those in the usual folders too, which are none of it.
+/// Files of the project, with some in the usual folders, which do not belong to it.
 const FILES: [(&str, &str); 10] = [
     ("mcp/tools/t/tool.sh", TOOL),
     ("mcp/prompts/p.txt", "Hello, {{name}}!"),
