@@ -12,6 +12,8 @@ const SERVER: &str = "server.d";
 const COMPLETIONS: &str = "completions";
 const LIBRARIES: &str = "lib";
 const CONFIG: &str = "config";
+/// Usual folders with a variable that say what scripts are and what they do.
+const USUAL: [&str; 5] = [SERVER, "tools", "prompts", "providers", "ui"];
 /// Length of the longest folder name in bytes.
 const MAX_BYTES: usize = 255;
 
@@ -96,18 +98,23 @@ impl ProjectLayout {
 
     /// Returns the folders that say what a project's scripts are and what they do, without those below another: where
     /// scripts may write to the project, these stay as they are. Of a deeper path it is the first folder, since a script
-    /// that may rename that one replaces all in it. Resources are not among them, as scripts write files there for
-    /// clients, unless they are in one of these folders.
+    /// that may rename that one replaces all in it. The usual folders are among them too: a start without the variables
+    /// obeys those. Resources are not, as scripts write files there for clients, unless they are in one of these folders.
     pub fn kept(&self) -> Vec<&str> {
-        let Self { tools, prompts, providers, ui, server, resources: _ } = self;
         let mut kept: Vec<&str> = Vec::new();
-        for folder in [server, tools, prompts, COMPLETIONS, providers, LIBRARIES, ui, CONFIG] {
+        for folder in self.defining().into_iter().chain(USUAL) {
             let first = first_of(folder);
             if !kept.contains(&first) {
                 kept.push(first);
             }
         }
         kept
+    }
+
+    /// Returns the folders that say what a project's scripts are and what they do.
+    pub fn defining(&self) -> [&str; 8] {
+        let Self { tools, prompts, providers, ui, server, resources: _ } = self;
+        [server, tools, prompts, COMPLETIONS, providers, LIBRARIES, ui, CONFIG]
     }
 
     /// Returns true for an entry of the project's directory in which a list begins.
@@ -216,7 +223,18 @@ mod tests {
         };
         assert_eq!(
             layout.kept(),
-            ["settings", "mcp", "completions", "providers", "lib", "ui", "config"]
+            [
+                "settings",
+                "mcp",
+                "completions",
+                "providers",
+                "lib",
+                "ui",
+                "config",
+                "server.d",
+                "tools",
+                "prompts"
+            ]
         );
         assert!(layout.is_listed("mcp") && !layout.is_listed("tools"));
         assert_eq!(layout.placed("server.d/policy.sh"), "settings/policy.sh");

@@ -150,7 +150,10 @@ fn prompt(
         description: fields.text("description").unwrap_or_default(),
         arguments: normalised(fields.object("arguments").unwrap_or_default()),
         icons: fields.list("icons"),
-        metadata: fields.object("metadata"),
+        metadata: fields.object("metadata").map(|mut metadata| {
+            metadata.retain(|key, _| !is_of_the_server(key));
+            metadata
+        }),
         role: PromptRole::of(fields.text("role").as_deref()),
     })
 }

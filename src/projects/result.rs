@@ -166,6 +166,11 @@ fn is_error(result: &Value) -> bool {
     result.get("isError") == Some(&Value::Bool(true))
 }
 
+/// Returns true for a key of `_meta` that only the server sets.
+pub(crate) fn is_of_the_server(key: &str) -> bool {
+    OF_THE_SERVER.iter().any(|start| key.starts_with(start))
+}
+
 /// Adds the end of the script to the result that it returned.
 fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
     if let Some(fields) = result.as_object_mut() {
@@ -173,7 +178,7 @@ fn with_meta(mut result: Value, exit_code: i32, stderr: &str) -> Value {
         // A script has no say in what a client believes of the server.
         fields.remove("resultType");
         let mut merged = given.and_then(|meta| meta.as_object().cloned()).unwrap_or_default();
-        merged.retain(|key, _| !OF_THE_SERVER.iter().any(|start| key.starts_with(start)));
+        merged.retain(|key, _| !is_of_the_server(key));
         merged.extend(meta(exit_code, stderr).as_object().cloned().unwrap_or_default());
         fields.insert("_meta".to_owned(), Value::Object(merged));
     }

@@ -40,7 +40,7 @@ fn with_parts(path: &Path) -> Vec<PathBuf> {
     if !path.is_dir() {
         return all;
     }
-    all.push(path.join("cofferdam.toml"));
+    all.extend(["cofferdam.toml", "config.json"].map(|name| path.join(name)));
     for part in ["policies", "sandbox-profiles"].map(|name| path.join(name)) {
         all.push(part.clone());
         let files = std::fs::read_dir(&part).into_iter().flatten().flatten();

@@ -33,7 +33,7 @@ const USUAL: [&str; 2] = ["--help", "-h"];
 #[command(after_help = "Examples:\n  \
     cofferdam policy new-tool wc > wc.toml\n  \
     cofferdam policy new-tool git log > git-log.toml\n  \
-    cofferdam policy new-tool curl --ask '--help all'\n\n\
+    cofferdam policy new-tool sort --ask '--help'\n\n\
     The program runs in a cell, without a network and without a file of yours. Flags that may write\n\
     files, run commands or reach something, that take paths or free text, or that its help does not\n\
     explain, are comments, each with its reason. The `why` of the tool is blank, and a file with a\n\

@@ -44,9 +44,7 @@ pub(super) fn advice(project: &Project) -> Vec<String> {
 /// A file whose mode cannot be changed.
 pub(super) fn fix_modes(directory: &Path, layout: &ProjectLayout) -> Result<Vec<String>, CliError> {
     let mut changed = Vec::new();
-    let mut folders = layout.kept();
-    folders.push(&layout.resources);
-    for folder in folders {
+    for folder in layout.defining().into_iter().chain([layout.resources.as_str()]) {
         walk(layout, directory, Path::new(folder), 0, &mut changed)?;
     }
     Ok(changed)

@@ -255,6 +255,7 @@ pub(super) fn parse(
         for written in &written.commands {
             let command = commands::command(document, written, &commands)?;
             if command.offered == Offered::ByItself {
+                check_is_new(document, written, &command, &commands)?;
                 added.push(rule_of_command(document, written, &command, profiles)?);
             }
             commands.push(command);
@@ -279,6 +280,22 @@ pub(super) fn parse(
         rules.push(rule);
     }
     Ok((rules, commands))
+}
+
+/// Checks that no other tool has the name of one in short form: a rule for that tool would give this one its profile,
+/// and so its network, without its arguments.
+fn check_is_new(
+    document: &Document,
+    written: &Spanned<WrittenCommand>,
+    command: &DeclaredCommand,
+    others: &[DeclaredCommand],
+) -> Result<(), Mistake> {
+    if others.iter().any(|other| other.name == command.name) {
+        let message = format!("another tool is named `{}`", command.name);
+        let hint = "give this one a `name`, or write its long form with a rule";
+        return Err(document.mistake(written.span(), message).with_hint(hint));
+    }
+    Ok(())
 }
 
 /// Makes the rule that allows a tool in short form, and the mistake if a file has another rule with

@@ -15,6 +15,9 @@ use config::policy::Principal;
 use config::policy::conduct::BreakerLimits;
 use config::policy::hooks::{ReaderHealth, ReaderMetric};
 
+/// Largest number of one call that a counter adds: up to it, an f64 counts each unit.
+const MAX_COUNTED: f64 = 9_007_199_254_740_992.0;
+
 /// State of every offered tool, by its name.
 #[derive(Debug, Default)]
 pub(crate) struct ToolStates(BTreeMap<String, ToolState>);
@@ -219,9 +222,11 @@ impl ToolState {
             let new = Reading { metric: *metric, value: 0.0 };
             let reading = counts.readings.entry(name.clone()).or_insert(new);
             match metric {
-                // A counter never falls, whatever a program prints.
+                // A counter never falls, whatever a program prints. A number beyond those that are
+                // counted exactly would hide all later ones.
                 ReaderMetric::Counter => {
-                    reading.value = (reading.value + number.max(0.0)).min(f64::MAX);
+                    let added = if *number <= MAX_COUNTED { number.max(0.0) } else { 0.0 };
+                    reading.value += added;
                 }
                 ReaderMetric::Gauge => reading.value = *number,
             }
