@@ -190,10 +190,7 @@ fn finish_payload(
     nix::unistd::setsid().map(drop).at(Step::Session)?;
     // Before the limit on descriptors, which is below the number it stands at.
     let program = payload::hold_program(&design.profile.exec).at(Step::Program)?;
-    limits::lowered(&design.profile.limits, entry.others).at(Step::Limits)?;
-    if let Some(data) = shared.data_limit() {
-        limits::data(&design.profile.limits, data).at(Step::Limits)?;
-    }
+    limits::lowered(&design.profile.limits, shared.memory, entry.others).at(Step::Limits)?;
     if let Ground::Bare(_) = &design.ground {
         bare::enter::payload()?;
     }

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::Resource;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -29,7 +28,6 @@ use super::mediate::mediator::{Mediator, Memory};
 use super::report::{self, First, FromInit, OverLimit, ShellLook, ShownState, ToInit};
 use super::spec::CellSpec;
 use super::{Design, ProcKind, Shared, limits, proc};
-use model::core_dumps::DataLimit;
 use model::outcome::Waits;
 use model::profile::{ProcView, Profile};
 use model::receipt::MemoryHold;
@@ -140,8 +138,6 @@ struct Init<'a> {
     jobs: BackgroundJobs,
     /// Memory limit of the cell in bytes: the profile's at first, then the job's.
     memory: u64,
-    /// How RLIMIT_DATA holds the memory of processes, if no control group does.
-    data: Option<DataLimit>,
     /// The workspace scanner, if replies list changed files.
     files: Option<Files>,
     /// Init's end of its socket pair with the payload, which waits there for the first scan.
@@ -166,15 +162,6 @@ impl Memory for Account<'_> {
 
     fn grant_segment(&mut self, thread: i32, length: u64) -> Result<bool> {
         self.watch.as_mut().map_or(Ok(false), |watch| watch.grants_segment(thread, length))
-    }
-
-    fn allow_reservation(&mut self, thread: i32, length: u64) -> bool {
-        // The watch counts the pages that are used. Without it the limit is all there is.
-        self.watch.is_some()
-            && process::limit_of(thread, Resource::RLIMIT_DATA).is_ok_and(|limit| {
-                let raised = limit.saturating_add(length);
-                process::set_soft_limit(thread, Resource::RLIMIT_DATA, raised).is_ok()
-            })
     }
 
     fn expect_subreaper(&mut self) {
@@ -218,7 +205,6 @@ pub(crate) fn supervise(entry: &CellSpec<'_>, ready: InitResources) -> Result<()
         domain,
         children,
         memory: entry.design.profile.limits.memory,
-        data: entry.shared.data_limit(),
         files: None,
         handoff: entry.handoff.0,
         mediator,
@@ -379,14 +365,6 @@ impl Init<'_> {
             }
             ToInit::Watch { memory } => {
                 self.memory = self.memory.min(memory);
-                if self.data == Some(DataLimit::RaisedByInit) {
-                    let pid = self.payload.pid.as_raw();
-                    match process::set_soft_limit(pid, Resource::RLIMIT_DATA, self.memory) {
-                        // The payload has ended, and its report comes next.
-                        Ok(()) | Err(Errno::ESRCH) => {}
-                        Err(errno) => return Err(errno),
-                    }
-                }
                 if let Some(watch) = &mut self.watch {
                     watch.start(memory);
                 }

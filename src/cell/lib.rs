@@ -55,7 +55,6 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use model::core_dumps::CoreHandler;
-use model::core_dumps::DataLimit;
 use model::job::Workspace;
 use model::profile::Profile;
 use model::receipt::{MemoryHold, NOT_IN_FULL};
@@ -187,19 +186,6 @@ pub struct Shared {
     pub domain: Option<bare::Domain>,
     /// File in which inits record the paths that commands name; `None` except for `profile learn`.
     pub record: Option<Arc<OwnedFd>>,
-}
-
-impl Shared {
-    /// Returns how RLIMIT_DATA holds the memory of a process; `None` if a control group holds that of
-    /// the cell, where a limit on address space would only break programs.
-    pub(crate) fn data_limit(&self) -> Option<DataLimit> {
-        match self.memory {
-            MemoryHold::CgroupV2 | MemoryHold::CgroupV1 => None,
-            // Init does not change processes by their pids where these are the host's.
-            MemoryHold::BestEffort if self.domain.is_some() => Some(DataLimit::Hard),
-            MemoryHold::BestEffort => Some(DataLimit::RaisedByInit),
-        }
-    }
 }
 
 /// The procfs that the supervisor reads.

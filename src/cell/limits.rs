@@ -4,9 +4,10 @@ use nix::errno::Errno;
 use rlimit::{Resource, setrlimit};
 
 use super::errno_of;
-use model::core_dumps::{self, DataLimit};
+use model::core_dumps;
 use model::job::Limits;
 use model::profile::Exec;
+use model::receipt::MemoryHold;
 use sys::Result;
 
 /// Descriptor of the only program of [`Exec::Only`]. RLIMIT_NOFILE is lower, so that no other file
@@ -79,25 +80,20 @@ pub fn payload(limits: &Limits, exec: &Exec) -> Result<()> {
     set(Resource::NOFILE, u64::from(open_files(limits, exec)))
 }
 
-/// Sets the limit on the memory of a process that no control group holds.
-///
-/// Where init raises it (`raised`), the hard limit stays as it is, and a job's lower limit is set by
-/// init: the filter keeps programs from setting it.
-pub fn data(limits: &Limits, data: DataLimit) -> Result<()> {
-    match data {
-        DataLimit::Hard => set(Resource::DATA, limits.memory),
-        DataLimit::RaisedByInit => set_both(Resource::DATA, limits.memory, u64::MAX),
-    }
-}
-
 /// Lowers the limits to those of a job when it is handed over.
-pub fn lowered(limits: &Limits, others: u64) -> Result<()> {
+pub fn lowered(limits: &Limits, memory: MemoryHold, others: u64) -> Result<()> {
     set(Resource::NPROC, process_count(limits).saturating_add(others))?;
     set(Resource::FSIZE, limits.file_size)?;
     let seconds = limits.cpu.as_secs().max(1);
     // SIGXCPU at the soft limit names the reason; a program that ignores it gets SIGKILL one second
     // later.
-    set_both(Resource::CPU, seconds, seconds + 1)
+    set_both(Resource::CPU, seconds, seconds + 1)?;
+    match memory {
+        // The control group limits the whole cell; a limit on address space would only break
+        // programs.
+        MemoryHold::CgroupV2 | MemoryHold::CgroupV1 => Ok(()),
+        MemoryHold::BestEffort => set(Resource::DATA, limits.memory),
+    }
 }
 
 /// Sets the core file limit to the only value that keeps the kernel from starting a core dump

@@ -19,7 +19,6 @@ use super::report::{self, First, FromPayload, Probes, StringSpan, ToPayload, raw
 use super::spec::CellSpec;
 use super::{c_path, limits};
 use model::call::{ARGV_BYTES, ENV_BYTES, PATH_BYTES};
-use model::core_dumps::DataLimit;
 use model::job::Limits;
 use model::profile::Exec;
 use sys::exec::{self, Filled, Pointers};
@@ -220,10 +219,7 @@ fn become_program(
         await_scan(entry).map_err(exec)?;
     }
     place_streams([stdin, stdout, stderr], fds.next()).map_err(exec)?;
-    limits::lowered(&job.message.limits, entry.others).map_err(exec)?;
-    if entry.shared.data_limit() == Some(DataLimit::Hard) {
-        limits::data(&job.message.limits, DataLimit::Hard).map_err(exec)?;
-    }
+    limits::lowered(&job.message.limits, entry.shared.memory, entry.others).map_err(exec)?;
     if job.message.terminal {
         terminal::take_control(std::io::stdin()).map_err(exec)?;
     }

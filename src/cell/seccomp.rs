@@ -133,7 +133,7 @@ pub fn payload_verdicts(profile: &Profile, memory: MemoryHold) -> BTreeMap<u32, 
     let mut verdicts = floor::verdicts(profile, memory);
     for call in HANDOVER.into_iter().chain(HANDOVER_OLDER) {
         // The floor's condition applies to listed and unlisted calls.
-        let verdict = || floor::conditioned(call.name(), profile.tier, memory);
+        let verdict = || floor::conditioned(call.name(), memory);
         verdicts.entry(number(call)).or_insert_with(verdict);
     }
     verdicts
@@ -153,7 +153,7 @@ pub fn number(call: Sysno) -> u32 {
 }
 
 /// Calls that init needs after its set-up: to wait, answer, reap, and watch memory.
-const INIT: [Sysno; 34] = [
+const INIT: [Sysno; 33] = [
     Sysno::ppoll,
     Sysno::recvmsg,
     Sysno::sendmsg,
@@ -191,8 +191,6 @@ const INIT: [Sysno; 34] = [
     Sysno::shmctl,
     // Checks whether two processes share their memory, as between vfork(2) and exec.
     Sysno::kcmp,
-    // Raises RLIMIT_DATA of a process that reserves address space.
-    Sysno::prlimit64,
 ];
 
 /// Returns the calls of cells' inits, including those for recording.
@@ -242,11 +240,6 @@ fn init_verdict(call: Sysno) -> Verdict {
             [libc::SO_ATTACH_FILTER, libc::SO_LOCK_FILTER, libc::SO_SNDBUF, libc::SO_RCVBUF];
         let any = options.map(|option| vec![is(1, libc::SOL_SOCKET), is(2, option)]);
         return Verdict::AllowIf(any.into());
-    }
-    // Reads limits, and sets that of data.
-    if call == Sysno::prlimit64 {
-        let data = is(1, libc::RLIMIT_DATA.cast_signed());
-        return Verdict::AllowIf(vec![vec![Test::full(2, Op::Eq, 0)], vec![data]]);
     }
     Verdict::Allow
 }

@@ -1,5 +1,5 @@
 //! How the kernel handles a process that crashes (core(5)), and the limit that keeps it from
-//! starting a program. The calls that set limits are decided here, as cells cannot set that one.
+//! starting a program.
 //!
 //! If `kernel.core_pattern` is a pipe, the kernel starts the program behind it as root, outside all
 //! namespaces, and feeds it the memory of the process. Of all values of RLIMIT_CORE only 1 prevents
@@ -15,73 +15,42 @@ pub const LIMIT: u64 = 1;
 
 /// The kernel's number of RLIMIT_CORE.
 const CORE: u32 = 4;
-/// The kernel's number of RLIMIT_DATA.
-const DATA: u32 = 2;
 
 /// Returns alternatives that allow prlimit64(2) except for setting RLIMIT_CORE; `resource` is an
 /// `unsigned int`.
 #[must_use]
 pub fn prlimit64_but_cores() -> Vec<All> {
-    prlimit64_but(&[CORE])
-}
-
-fn prlimit64_but(kept: &[u32]) -> Vec<All> {
-    let others = kept.iter().map(|resource| Test::low(1, Op::Ne, *resource)).collect();
-    vec![others, vec![Test::full(2, Op::Eq, 0)]]
+    vec![vec![Test::low(1, Op::Ne, CORE)], vec![Test::full(2, Op::Eq, 0)]]
 }
 
 /// Returns alternatives that allow setrlimit(2) except for setting RLIMIT_CORE.
 #[must_use]
 pub fn setrlimit_but_cores() -> Vec<All> {
-    setrlimit_but(&[CORE])
+    vec![vec![Test::low(0, Op::Ne, CORE)]]
 }
 
-fn setrlimit_but(kept: &[u32]) -> Vec<All> {
-    vec![kept.iter().map(|resource| Test::low(0, Op::Ne, *resource)).collect()]
-}
-
-/// Returns the limits that a cell cannot set. A cell's init raises RLIMIT_DATA where no control group
-/// holds the memory, so that its hard limit does not keep a program from raising it.
-fn kept(data: DataLimit) -> &'static [u32] {
-    match data {
-        DataLimit::Hard => &[CORE],
-        DataLimit::RaisedByInit => &[CORE, DATA],
-    }
-}
-
-/// How RLIMIT_DATA keeps a process of a cell from using more memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataLimit {
-    /// By its hard limit, or it is not set.
-    Hard,
-    /// By its soft limit, which init raises for address space that a program only reserves.
-    RaisedByInit,
-}
-
-/// Allows prlimit64(2) for the caller's own limits. Setting one of the kept limits returns 0 without
-/// effect, so that programs which do so continue. If the old limit is requested at the same time, the
-/// call is refused, as an answer would have to be written.
-pub(crate) fn prlimit64(data: DataLimit) -> Verdict {
+/// Allows prlimit64(2) for the caller's own limits. Setting RLIMIT_CORE returns 0 without effect,
+/// so that programs which do so continue. If the old limit is requested at the same time, the call
+/// is refused, as an answer would have to be written.
+pub(crate) fn prlimit64() -> Verdict {
     let caller = Test::low(0, Op::Eq, 0);
-    let allowed = prlimit64_but(kept(data)).into_iter().map(|mut all| {
+    let allowed = prlimit64_but_cores().into_iter().map(|mut all| {
         all.push(caller);
         all
     });
-    let set = kept(data).iter().map(|resource| {
-        vec![
-            caller,
-            Test::low(1, Op::Eq, *resource),
-            Test::full(2, Op::Ne, 0),
-            Test::full(3, Op::Eq, 0),
-        ]
-    });
-    Verdict::AllowOrProbe(allowed.collect(), Probe { when: set.collect(), errno: 0 })
+    let set = vec![
+        caller,
+        Test::low(1, Op::Eq, CORE),
+        Test::full(2, Op::Ne, 0),
+        Test::full(3, Op::Eq, 0),
+    ];
+    Verdict::AllowOrProbe(allowed.collect(), Probe { when: vec![set], errno: 0 })
 }
 
-/// Allows setrlimit(2); setting one of the kept limits returns 0 without effect.
-pub(crate) fn setrlimit(data: DataLimit) -> Verdict {
-    let set = kept(data).iter().map(|resource| vec![Test::low(0, Op::Eq, *resource)]);
-    Verdict::AllowOrProbe(setrlimit_but(kept(data)), Probe { when: set.collect(), errno: 0 })
+/// Allows setrlimit(2); setting RLIMIT_CORE returns 0 without effect.
+pub(crate) fn setrlimit() -> Verdict {
+    let set = vec![Test::low(0, Op::Eq, CORE)];
+    Verdict::AllowOrProbe(setrlimit_but_cores(), Probe { when: vec![set], errno: 0 })
 }
 
 /// Receiver of a crashed process's memory, by `kernel.core_pattern`.
@@ -163,8 +132,6 @@ mod tests {
     #[test]
     fn a_new_limit_of_core_files_is_answered_without_effect() {
         let high = 0xdead_0000_0000_0000;
-        let prlimit64 = || prlimit64(DataLimit::Hard);
-        let setrlimit = || setrlimit(DataLimit::Hard);
         for core in [4, high | 4] {
             let call = |new, old| [high, core, new, old, 0, 0];
             let answer =
@@ -182,29 +149,9 @@ mod tests {
                 (false, Some(0))
             );
         }
-        for other in [2, 3, 5, 7, 1 << 32] {
+        for other in [3, 5, 7, 1 << 32] {
             assert!(prlimit64().allows(&[0, other, 8, 8, 0, 0]), "{other}");
             assert!(setrlimit().allows(&[other, 8, 0, 0, 0, 0]), "{other}");
-        }
-    }
-
-    #[test]
-    fn a_limit_that_init_raises_is_not_set_by_programs() {
-        let high = 0xdead_0000_0000_0000;
-        let prlimit64 = prlimit64(DataLimit::RaisedByInit);
-        let setrlimit = setrlimit(DataLimit::RaisedByInit);
-        for kept in [2, 4, high | 2] {
-            assert!(prlimit64.allows(&[0, kept, 0, 8, 0, 0]), "a look");
-            let set = [0, kept, 8, 0, 0, 0];
-            assert_eq!((prlimit64.allows(&set), prlimit64.quiet(&set)), (false, Some(0)));
-            let both = [0, kept, 8, 8, 0, 0];
-            assert_eq!((prlimit64.allows(&both), prlimit64.quiet(&both)), (false, None));
-            let set = [kept, 8, 0, 0, 0, 0];
-            assert_eq!((setrlimit.allows(&set), setrlimit.quiet(&set)), (false, Some(0)));
-        }
-        for other in [3, 5, 7, 1 << 32] {
-            assert!(prlimit64.allows(&[0, other, 8, 8, 0, 0]), "{other}");
-            assert!(setrlimit.allows(&[other, 8, 0, 0, 0, 0]), "{other}");
         }
     }
 }

@@ -120,26 +120,6 @@ pub fn limit_of(pid: i32, resource: Resource) -> Result<u64> {
     Errno::result(result).map(|_| limit.rlim_cur)
 }
 
-/// Sets a soft limit of another process, at most its hard limit (prlimit(2)).
-///
-/// # Errors
-/// EPERM if the process has other ids, ESRCH if it has ended.
-pub fn set_soft_limit(pid: i32, resource: Resource, soft: u64) -> Result<()> {
-    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    let which = resource as libc::__rlimit_resource_t;
-    let unchanged = std::ptr::null();
-    // SAFETY: `limit` is a writable rlimit64 that outlives the call; the null pointer sets no new
-    // limit.
-    let result = unsafe { libc::prlimit64(pid, which, unchanged, &raw mut limit) };
-    Errno::result(result)?;
-    limit.rlim_cur = soft.min(limit.rlim_max);
-    let old = std::ptr::null_mut();
-    // SAFETY: `limit` is a readable rlimit64 that outlives the call; the null pointer asks for no
-    // old limit.
-    let result = unsafe { libc::prlimit64(pid, which, &raw const limit, old) };
-    Errno::result(result).map(drop)
-}
-
 /// Sends a signal to one thread of a process (tgkill(2)).
 pub fn signal_thread(process: i32, thread: i32, signal: Signal) -> Result<()> {
     let number = signal as libc::c_int;

@@ -172,20 +172,6 @@ STORIES = [
         ],
     },
     {
-        "name": "bun",
-        "why": "bun reserves more address space than a machine has memory.",
-        "serve": ["--egress", "npm"],
-        "before": "npm init -y >/dev/null && npm install --silent bun@1.2.2",
-        "steps": [
-            step("mkdir app && cd app && ../node_modules/.bin/bun init -y && ../node_modules/.bin/bun add is-number@7.0.0",
-                 "package.json file was saved", "installed is-number@7.0.0", '"exit_code":0', lacks=("denied",)),
-            step("echo 'console.log(require(\"is-number\")(7))' > a.ts && ../node_modules/.bin/bun a.ts", '"stdout":"true\\n"'),
-            step("printf 'import { test, expect } from \"bun:test\"; test(\"a\", () => expect(6 * 7).toBe(42));' > a.test.ts && "
-                 "../node_modules/.bin/bun test 2>&1", "1 pass", "0 fail"),
-            step("../node_modules/.bin/bun build a.ts --outdir out && ../node_modules/.bin/bun out/a.js", "true"),
-        ],
-    },
-    {
         "name": "vite",
         "why": "vite asks for the interfaces of the machine, to print its addresses.",
         "before": "npm init -y >/dev/null && npm install --silent vite@6.4.1 && "

@@ -23,11 +23,6 @@ pub const CLAIMS: &[Claim] = &[
     claim("short_threads_without_a_main_thread_are_charged", short_threads)
         .needs(GCC)
         .only(For::User),
-    claim("address_space_is_reserved_beyond_the_limit", reserved).needs(PYTHON).only(For::User),
-    claim("reserved_memory_that_is_used_ends_the_call", used_reservation)
-        .needs(GCC)
-        .only(For::User),
-    claim("programs_of_sanitizers_start", sanitizers).needs(GCC).only(For::User),
     claim("programs_that_end_are_not_over_their_memory", ending).needs(PYTHON).only(For::User),
     claim("names_of_files_end_the_call", names).needs(PYTHON).only(For::User),
     claim("attributes_of_files_end_the_call", attributes).needs(PYTHON).only(For::User),
@@ -310,75 +305,6 @@ int main(void) {
     // RLIMIT_DATA would hold one process: what is looked for is found by the watch, which has a lower limit.
     let argv = ["bash", "-c", "/mnt/short & /mnt/short & /mnt/short & /mnt/short & wait; sleep 60"];
     ends(caller, &argv, &["--ro", &program], MIB)
-}
-
-/// Reservations, as bun and the sanitizers make them, are the only mappings beyond the limit, and no
-/// program raises the limit itself.
-fn reserved(caller: &Caller) -> Check {
-    let script = "
-import mmap, os, resource
-PLAIN, RESERVE, HUGE, DATA = 0x22, 0x4022, 0x44022, resource.RLIMIT_DATA
-def made(length, flags, prot=3):
-    try: kept.append(mmap.mmap(-1, length, flags=flags, prot=prot))
-    except OSError as error: return error.errno
-    return 0
-kept = []
-print(made(1 << 30, PLAIN), made(1 << 37, PLAIN), made(1 << 37, HUGE))
-print(made(1 << 37, RESERVE, mmap.PROT_READ), made(32 << 20, RESERVE))
-kept.clear()
-soft, hard = resource.getrlimit(DATA)
-resource.setrlimit(DATA, (-1, -1)); resource.setrlimit(DATA, (4096, -1))
-print(soft >> 20, resource.getrlimit(DATA)[0] == soft, made(1 << 30, PLAIN))
-try: resource.prlimit(0, DATA, (-1, -1))
-except PermissionError as error: print(error.errno, flush=True)
-child = os.fork()
-if child == 0:
-    print(made(1 << 37, RESERVE), made(1 << 44, RESERVE), flush=True); os._exit(0)
-os.waitpid(child, 0)
-print(made(1 << 30, PLAIN))";
-    let argv = ["/usr/bin/python3", "-c", script];
-    let report = caller.json(&["--memory", LIMIT], &argv)?;
-    let expected = "12 12 12\n0 0\n64 True 12\n1\n0 0\n12\n";
-    equal("errnos", text(&report, "stdout"), expected)?;
-    equal("the last try", denials(&report), vec![("prlimit64".to_owned(), 1)])
-}
-
-/// Four threads use one reservation, which the limit on their process does not hold.
-fn used_reservation(caller: &Caller) -> Check {
-    let source = "
-#include <pthread.h>
-#include <sys/mman.h>
-#include <unistd.h>
-static char *place;
-static void *use(void *number) {
-    char *mine = place + ((long) number << 30);
-    for (long at = 0; at < 1L << 30; at += 4096) {
-        mine[at] = 1;
-        if (at % (1 << 20) == 0) write(1, \"x\", 1);
-    }
-    return 0;
-}
-int main(void) {
-    place = mmap(0, 4L << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED) return 1;
-    pthread_t thread[4];
-    for (long one = 0; one < 4; one++) pthread_create(&thread[one], 0, use, (void *) one);
-    for (int one = 0; one < 4; one++) pthread_join(thread[one], 0);
-    return 0;
-}";
-    let program = built(caller, "used", source)?;
-    ends(caller, &["/mnt/used"], &["--ro", &program], MIB)
-}
-
-/// Programs of both sanitizers reserve terabytes. Leaks are looked for by tracing, which cells do not
-/// have.
-fn sanitizers(caller: &Caller) -> Check {
-    let script = "cd /tmp; echo 'int main(void) { return 42; }' > a.c
-for kind in address thread; do
-    gcc -fsanitize=$kind a.c -o $kind || exit; ASAN_OPTIONS=detect_leaks=0 ./$kind; echo $?
-done";
-    let output = caller.bash(script)?;
-    equal("codes", output.stdout.as_str(), "42\n42\n")
 }
 
 /// Checks an end that takes a while: the last thread of a process frees its memory after /proc shows 0 for it.

@@ -34,10 +34,6 @@ pub(crate) trait Memory {
     /// limit would be exceeded.
     fn grant_segment(&mut self, thread: i32, length: u64) -> Result<bool>;
 
-    /// Lets a thread of the cell reserve `length` bytes of address space in addition to its limit.
-    /// Returns false if that is not possible.
-    fn allow_reservation(&mut self, thread: i32, length: u64) -> bool;
-
     /// Takes in that a process of the cell becomes the parent of orphans.
     fn expect_subreaper(&mut self);
 }
@@ -54,8 +50,8 @@ pub(crate) struct Mediator<'a> {
     handlers: Option<Box<Handlers<'a>>>,
     /// Number of sysinfo(2), if init answers it for this profile.
     sysinfo: Option<u32>,
-    /// Number of mmap(2). The filter notifies only of shared memory without a file, of huge pages,
-    /// and of large reservations.
+    /// Number of mmap(2). The filter notifies only of shared memory without a file, and of huge
+    /// pages.
     shared_memory: Option<u32>,
     /// Number of shmget(2), if the profile has it and no control group bounds the memory.
     segments: Option<u32>,
@@ -156,13 +152,6 @@ impl<'a> Mediator<'a> {
             let [_, length, _, flags, ..] = call.arguments;
             // No account covers huge pages. A host without them returns ENOMEM too.
             let is_huge = flags & u64::from(libc::MAP_HUGETLB.cast_unsigned()) != 0;
-            let is_shared = flags & u64::from(libc::MAP_SHARED.cast_unsigned()) != 0;
-            if !is_huge && !is_shared {
-                return match memory.allow_reservation(call.pid, length) {
-                    true => notify::proceed(listener, call),
-                    false => notify::refuse(listener, call, Errno::ENOMEM),
-                };
-            }
             // The kernel executes the call that was checked: it has no pointers, and its registers
             // cannot change.
             return match !is_huge && memory.grant_shared(call.pid, length)? {

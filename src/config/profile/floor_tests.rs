@@ -188,30 +188,6 @@ fn shared_memory_without_a_file_is_mediated_if_no_group_limits_memory() {
 }
 
 #[test]
-fn large_reservations_are_mediated_if_no_group_limits_memory() {
-    let mmap = verdict(SHARES, &shipped("bash"), MemoryHold::BestEffort);
-    let allows = |length: u64, prot, flags| {
-        mmap.as_ref().is_some_and(|mmap| mmap.allows(&[0, length, prot, flags, 0, 0]))
-    };
-    let plain = 0x22;
-    let reserves = 0x4022;
-    let small = (64 << 20) - 1;
-    for large in [small + 1, 1 << 32, 1 << 46, u64::MAX] {
-        assert!(!allows(large, 3, reserves) && !allows(large, 7, reserves), "{large}");
-        // RLIMIT_DATA counts no memory that cannot be written, and decides the rest.
-        assert!(allows(large, 0, reserves) && allows(large, 1, reserves), "{large}");
-        assert!(allows(large, 3, plain) && allows(large, 3, 0x4002), "{large}");
-    }
-    assert!(allows(small, 3, reserves));
-    let huge = 0x4_0000;
-    assert!(!allows(small, 3, reserves | huge) && !allows(small, 0, plain | huge));
-    let mut bare = shipped("bash");
-    bare.tier = Tier::Bare;
-    let mmap = verdict(SHARES, &bare, MemoryHold::BestEffort);
-    assert!(mmap.is_some_and(|mmap| mmap.allows(&[0, 1 << 37, 3, reserves, 0, 0])));
-}
-
-#[test]
 fn no_verdict_is_an_empty_condition() {
     for profile in [greedy(), shipped("bash"), shipped("bc")] {
         for (number, verdict) in verdicts(&profile, MemoryHold::CgroupV2) {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::condition::{All, Op, Probe, Test, Verdict, within};
 use super::{Exec, Family, options};
-use crate::core_dumps::{self, DataLimit};
+use crate::core_dumps;
 use crate::egress::NetworkClass;
 use crate::receipt::MemoryHold;
 
@@ -150,8 +150,8 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         // 0 sets the default personality, all ones queries it.
         "personality" => Some(Verdict::one_of(0, &[0, u32::MAX])),
         // Limits of other processes may be neither read nor set.
-        "prlimit64" => Some(core_dumps::prlimit64(data_limit(memory))),
-        "setrlimit" => Some(core_dumps::setrlimit(data_limit(memory))),
+        "prlimit64" => Some(core_dumps::prlimit64()),
+        "setrlimit" => Some(core_dumps::setrlimit()),
         "setpriority" => Some(Verdict::in_ranges(0, &[(0, 1)])),
         "ioprio_set" => Some(Verdict::in_ranges(0, &[(1, 2)])),
         "sched_setscheduler" => Some(ordinary_schedulers()),
@@ -160,7 +160,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "sendmsg" => when(vec![sent(2, memory)]),
         "futex" => Some(futex()),
         "madvise" => Some(advice()),
-        "mmap" if memory == MemoryHold::BestEffort => Some(small_or_file_mappings()),
+        "mmap" if memory == MemoryHold::BestEffort => Some(private_or_file_mappings()),
         "shmget" if memory == MemoryHold::BestEffort => Some(existing_segments()),
         "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
         "fallocate" => Some(room_within_limits()),
@@ -247,7 +247,7 @@ pub(super) fn refused(call: &str) -> Option<&'static str> {
         "ioctl" | "fcntl" | "prctl" | "arch_prctl" => "only harmless requests are allowed",
         "personality" => "a cell has the ordinary personality",
         "prlimit64" | "setrlimit" => {
-            "a process may see and lower its own limits only; those of core files and of data stay as they are"
+            "a process may see and lower its own limits only; that of core files stays as it is"
         }
         "setpriority" | "ioprio_set" => "a process may lower its own priority only",
         "sched_setscheduler" => "only the ordinary schedulers are allowed",
@@ -389,41 +389,15 @@ fn advice() -> Verdict {
     Verdict::AllowOrProbe(advice.map(|range| within(2, range)).into(), other)
 }
 
-/// Returns how RLIMIT_DATA holds the memory of a cell with all namespaces.
-fn data_limit(memory: MemoryHold) -> DataLimit {
-    match memory {
-        MemoryHold::BestEffort => DataLimit::RaisedByInit,
-        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => DataLimit::Hard,
-    }
-}
-
-const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
-const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
-const MAP_HUGETLB: u32 = libc::MAP_HUGETLB.cast_unsigned();
-const MAP_NORESERVE: u32 = libc::MAP_NORESERVE.cast_unsigned();
-
 /// Allows mmap(2) of private memory and of files. All other mappings are decided by the cell's
 /// init: shared memory without a file is not accounted once it is unmapped, and huge pages never
 /// are.
-pub(super) fn private_or_file_mappings() -> Verdict {
+fn private_or_file_mappings() -> Verdict {
+    const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
+    const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
+    const MAP_HUGETLB: u32 = libc::MAP_HUGETLB.cast_unsigned();
     Verdict::AllowIf(vec![
         vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB)],
-        vec![Test::none_of(3, MAP_ANONYMOUS | MAP_HUGETLB)],
-    ])
-}
-
-/// Bits of a length from 64 MiB.
-const LARGE: u64 = !((64 << 20) - 1);
-
-/// Allows mmap(2) as [`private_or_file_mappings`] does, except for large writable memory that a
-/// program only reserves (MAP_NORESERVE): init raises the caller's RLIMIT_DATA for it first. Bun and
-/// the sanitizers of compilers reserve more than a machine has.
-fn small_or_file_mappings() -> Verdict {
-    const PROT_WRITE: u32 = libc::PROT_WRITE.cast_unsigned();
-    Verdict::AllowIf(vec![
-        vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB | MAP_NORESERVE)],
-        vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB), Test::full(1, Op::MaskedEq(LARGE), 0)],
-        vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB), Test::none_of(2, PROT_WRITE)],
         vec![Test::none_of(3, MAP_ANONYMOUS | MAP_HUGETLB)],
     ])
 }

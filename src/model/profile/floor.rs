@@ -115,9 +115,8 @@ fn granted(call: &str, profile: &Profile, memory: MemoryHold) -> Option<Verdict>
 
 /// Returns the verdict on a call that every cell needs, whatever its profile lists.
 #[must_use]
-pub fn conditioned(call: &str, tier: Tier, memory: MemoryHold) -> Verdict {
-    let narrowed = tier::condition(tier, call).or_else(|| arguments::condition(call, memory));
-    narrowed.unwrap_or(Verdict::Allow)
+pub fn conditioned(call: &str, memory: MemoryHold) -> Verdict {
+    arguments::condition(call, memory).unwrap_or(Verdict::Allow)
 }
 
 /// The key that lets a cell execute any program, and so start processes.
@@ -229,7 +228,7 @@ pub fn condition(call: &str) -> Option<&'static str> {
             "stream, datagram and sequenced-packet sockets of the granted families; with inet or inet6 also route netlink, which asks for the cell's interfaces and changes nothing",
         ),
         SHARES => Some(
-            "without a control group, shared memory without a file is ENOMEM beyond the cell's limit, and address space may be reserved beyond it",
+            "without a control group, shared memory without a file is ENOMEM beyond the cell's limit",
         ),
         SEGMENTS => {
             Some("without a control group, a new segment is ENOSPC beyond the cell's limit")

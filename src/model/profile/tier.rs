@@ -12,7 +12,6 @@ use super::arguments;
 use super::condition::{Op, Test, Verdict};
 use super::never::RefusedGroup;
 use super::{Family, ProcView, Profile};
-use crate::core_dumps::{self, DataLimit};
 use crate::egress::Egress;
 use crate::receipt::{MemoryHold, Tier};
 
@@ -104,7 +103,7 @@ pub(super) fn condition(tier: Tier, call: &str) -> Option<Verdict> {
 
 /// Returns why [`condition`] denies a call with other arguments.
 pub(super) fn narrowed(tier: Tier, call: &str) -> Option<&'static str> {
-    if tier == Tier::Full || matches!(call, "mmap" | "prlimit64" | "setrlimit") {
+    if tier == Tier::Full {
         return None;
     }
     condition(tier, call).map(|_| match call {
@@ -118,10 +117,6 @@ fn bare_condition(call: &str) -> Option<Verdict> {
     let when = |all| Some(Verdict::AllowIf(vec![all]));
     let caller = |argument| Test::low(argument, Op::Eq, 0);
     match call {
-        // Init changes no limit of a process here, as pids are the host's.
-        "mmap" => Some(arguments::private_or_file_mappings()),
-        "prlimit64" => Some(core_dumps::prlimit64(DataLimit::Hard)),
-        "setrlimit" => Some(core_dumps::setrlimit(DataLimit::Hard)),
         // Only of an open file and only to now, as touch(1) does.
         "utimensat" => when(vec![Test::full(1, Op::Eq, 0), Test::full(2, Op::Eq, 0)]),
         "sendto" => when(vec![Test::full(4, Op::Eq, 0), arguments::in_band(3)]),

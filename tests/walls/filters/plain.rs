@@ -141,17 +141,11 @@ impl Plain {
     }
 
     /// Makes memory that is in no account where no group counts it: shared pages without a file, huge pages, pages
-    /// that a socket borrows. A subreaper hides which process made which, by which the others are counted. Large
-    /// reservations of private memory are asked about, and the limit that init raises for them is not set.
+    /// that a socket borrows. A subreaper hides which process made which, by which the others are counted.
     fn uncounted(&self, name: &str, arguments: &[u64; 6]) -> bool {
         let word = |index| low(arguments, index);
         let makes = match name {
-            "mmap" if word(3) & 0x4021 == 0x4020 && word(3) & 0x4_0000 == 0 => {
-                word(2) & 2 != 0 && arguments[1] >= 64 << 20
-            }
             "mmap" => word(3) & 0x21 == 0x21 || word(3) & 0x4_0000 != 0,
-            "setrlimit" => word(0) == 2,
-            "prlimit64" => word(1) == 2 && arguments[2] != 0,
             // Of an existing segment the size is 0.
             "shmget" => arguments[1] != 0,
             "sendto" | "sendmmsg" => word(3) & 0x400_0000 != 0,
@@ -177,13 +171,11 @@ impl Plain {
             "sendfile" | "splice" if !self.memory_is_held && !self.families.is_empty() => {
                 Some(libc::EINVAL)
             }
-            // The limit of core files stays 1, and setting it succeeds. So does setting that of data where
-            // init raises it.
-            "setrlimit" => (word(0) == 4 || self.uncounted(name, arguments)).then_some(0),
+            // The limit of core files stays 1, and setting it succeeds.
+            "setrlimit" => (word(0) == 4).then_some(0),
             "prlimit64" => {
                 let sets = arguments[2] != 0 && arguments[3] == 0;
-                let is_kept = word(1) == 4 || self.uncounted(name, arguments);
-                (word(0) == 0 && is_kept && sets).then_some(0)
+                (word(0) == 0 && word(1) == 4 && sets).then_some(0)
             }
             "futex" => matches!(operation, 6 | 7 | 8 | 11 | 12 | 13).then_some(libc::ENOSYS),
             "madvise" => (!conditions(name, arguments)).then_some(libc::EINVAL),
