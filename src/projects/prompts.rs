@@ -7,6 +7,7 @@ use crate::ProjectMistake;
 use crate::fields::Fields;
 use crate::metadata::{self, is_entry};
 use crate::register::Entry;
+use crate::result::is_of_the_server;
 use crate::tools::normalised;
 use crate::tree::{FoundFile, Tree};
 

@@ -159,7 +159,7 @@ pub(super) fn condition(call: &str, memory: MemoryHold) -> Option<Verdict> {
         "sendto" | "sendmmsg" => when(vec![sent(3, memory)]),
         "sendmsg" => when(vec![sent(2, memory)]),
         "futex" => Some(futex()),
-        "madvise" => Some(advice()),
+        "madvise" => Some(advice(memory)),
         "mmap" if memory == MemoryHold::BestEffort => Some(private_or_file_mappings()),
         "shmget" if memory == MemoryHold::BestEffort => Some(existing_segments()),
         "timer_create" | "clock_nanosleep" => Some(Verdict::one_of(0, CLOCKS)),
@@ -377,13 +377,20 @@ fn futex() -> Verdict {
 /// other programs (MADV_MERGEABLE), which reveals one to the other, reclaiming pages (MADV_COLD,
 /// MADV_PAGEOUT), which every process that maps the file shares, and collapsing into huge pages
 /// (MADV_COLLAPSE). Other advice is answered as unknown.
-fn advice() -> Verdict {
+///
+/// Under best-effort memory, paging in now is unknown too (MADV_POPULATE_READ, MADV_POPULATE_WRITE): for as long as it
+/// takes, another thread of the program can keep init from reading what the program uses.
+fn advice(memory: MemoryHold) -> Verdict {
+    let first_of_now = match memory {
+        MemoryHold::BestEffort => 24,
+        MemoryHold::CgroupV1 | MemoryHold::CgroupV2 => 22,
+    };
     let advice = [
-        (0, 4),     // normal, random, sequential, will need, does not need
-        (8, 11),    // free, remove, fork
-        (14, 19),   // huge pages in time, core files, wipe on fork
-        (22, 24),   // page in now; does not need, locked pages too
-        (102, 103), // guard pages
+        (0, 4),             // normal, random, sequential, will need, does not need
+        (8, 11),            // free, remove, fork
+        (14, 19),           // huge pages in time, core files, wipe on fork
+        (first_of_now, 24), // page in now; does not need, locked pages too
+        (102, 103),         // guard pages
     ];
     let other = Probe { when: vec![vec![Test::low(2, Op::Ge, 5)]], errno: libc::EINVAL };
     Verdict::AllowOrProbe(advice.map(|range| within(2, range)).into(), other)
@@ -391,15 +398,19 @@ fn advice() -> Verdict {
 
 /// Allows mmap(2) of private memory and of files. All other mappings are decided by the cell's
 /// init: shared memory without a file is not accounted once it is unmapped, and huge pages never
-/// are.
+/// are. A mapping that grows down (MAP_GROWSDOWN) is refused: the kernel takes it for a stack, which RLIMIT_DATA does
+/// not limit.
 fn private_or_file_mappings() -> Verdict {
     const MAP_SHARED: u32 = libc::MAP_SHARED.cast_unsigned();
     const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS.cast_unsigned();
     const MAP_HUGETLB: u32 = libc::MAP_HUGETLB.cast_unsigned();
-    Verdict::AllowIf(vec![
-        vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB)],
-        vec![Test::none_of(3, MAP_ANONYMOUS | MAP_HUGETLB)],
-    ])
+    const MAP_GROWSDOWN: u32 = libc::MAP_GROWSDOWN.cast_unsigned();
+    let grows = Test::low(3, Op::MaskedEq(u64::from(MAP_GROWSDOWN)), MAP_GROWSDOWN);
+    let allowed = vec![
+        vec![Test::none_of(3, MAP_SHARED | MAP_HUGETLB | MAP_GROWSDOWN)],
+        vec![Test::none_of(3, MAP_ANONYMOUS | MAP_HUGETLB | MAP_GROWSDOWN)],
+    ];
+    Verdict::AllowOrProbe(allowed, Probe { when: vec![vec![grows]], errno: libc::EINVAL })
 }
 
 /// Allows shmget(2) of existing segments: a new one cannot have 0 bytes. All others are decided by

@@ -327,6 +327,32 @@ fn pages_are_not_merged_reclaimed_or_collapsed() {
 }
 
 #[test]
+fn memory_that_init_could_not_count_in_time_is_refused_where_it_counts() {
+    let answer = |memory, call, arguments: [u64; 6]| {
+        let verdict = condition(call, memory);
+        (
+            verdict.as_ref().is_none_or(|verdict| verdict.allows(&arguments)),
+            verdict.and_then(|verdict| verdict.quiet(&arguments)),
+        )
+    };
+    let refused = (false, Some(libc::EINVAL));
+    // MADV_POPULATE_READ, MADV_POPULATE_WRITE.
+    for advice in [22, 23, dirty(23)] {
+        let arguments = [0, 0, advice, 0, 0, 0];
+        assert_eq!(answer(MemoryHold::BestEffort, "madvise", arguments), refused, "{advice}");
+        assert_eq!(answer(MemoryHold::CgroupV1, "madvise", arguments), (true, None), "{advice}");
+    }
+    assert_eq!(answer(MemoryHold::BestEffort, "madvise", [0, 0, 24, 0, 0, 0]), (true, None));
+    // MAP_PRIVATE and MAP_ANONYMOUS, and with MAP_GROWSDOWN.
+    let mapping = |flags| [0, 4096, 3, flags, u64::MAX, 0];
+    assert_eq!(answer(MemoryHold::BestEffort, "mmap", mapping(0x22)), (true, None));
+    for flags in [0x122, 0x102, dirty(0x122)] {
+        assert_eq!(answer(MemoryHold::BestEffort, "mmap", mapping(flags)), refused, "{flags:#x}");
+        assert_eq!(answer(MemoryHold::CgroupV2, "mmap", mapping(flags)), (true, None));
+    }
+}
+
+#[test]
 fn a_read_does_not_show_what_is_in_memory() {
     for call in ["preadv2", "pwritev2"] {
         let quiet = |flags| condition(call, MemoryHold::CgroupV2)?.quiet(&[0, 0, 0, 0, 0, flags]);

@@ -250,6 +250,8 @@ impl Supervisor {
             }
             ShellEvent::Gone(ends) => {
                 drop(session.shell.take());
+                // The kernel may give its number to the next namespace at once.
+                self.supply.networks.forget(slot);
                 if session.leaving {
                     self.close(id);
                 } else {

@@ -89,12 +89,13 @@ impl HostMounts {
     /// ETIMEDOUT if the filesystem there does not answer.
     pub(crate) fn await_answer(&self, path: &Path) -> Result<(), Errno> {
         let mounts = self.mounts.get_or_init(mounts);
-        let around = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-        // The last of several mounts at one point is the visible one.
-        let Some(mount) = around.max_by_key(|mount| mount.point.as_os_str().len()) else {
+        // A mount can be covered by a later one at a shorter path, so each around the path counts.
+        let remote =
+            mounts.iter().filter(|mount| !mount.is_local && path.starts_with(&mount.point));
+        let Some(mount) = remote.max_by_key(|mount| mount.point.as_os_str().len()) else {
             return Ok(());
         };
-        if mount.is_local || self.answered.borrow().contains(path) {
+        if self.answered.borrow().contains(path) {
             return Ok(());
         }
         if !self.silent.borrow().contains(&mount.point) && is_looked_up(path)? {

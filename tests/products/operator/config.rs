@@ -48,6 +48,7 @@ server.uid_base        2000000000   default
 server.uid_count       65536        default
 server.egress                       default
 pool.warm              2            DIR/cofferdam.toml:8
+cells.net              untouched    default
 limits.cells           22           default
 limits.memory          18G          default
 limits.tmpfs           5G           DIR/cofferdam.toml:11
