@@ -15,7 +15,6 @@ pub mod exit;
 mod format;
 pub mod grants;
 pub mod launch;
-mod layers;
 mod lazy_arguments;
 pub mod learn;
 pub mod logging;
@@ -23,7 +22,6 @@ pub mod pages;
 pub mod policy;
 pub mod profile;
 pub mod project;
-pub mod review;
 pub mod run;
 pub mod selftest;
 pub mod serve;
@@ -69,8 +67,6 @@ pub struct Cli {
 pub enum Command {
     /// Run a program in a fresh cell
     Run(LazyArguments<run::arguments::RunArguments>),
-    /// Show the changes that cells made with --cow, and apply or discard them
-    Review(LazyArguments<review::ReviewArguments>),
     /// Serve MCP on standard input and output
     Serve(Box<LazyArguments<serve::arguments::ServeArguments>>),
     /// Evaluate an expression with bc, in a cell
@@ -134,7 +130,6 @@ pub fn main() -> ExitCode {
     let config = cli.config.as_deref();
     let done = match cli.command {
         Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),
-        Command::Review(LazyArguments(arguments)) => review::main(&arguments, config),
         Command::Serve(arguments) => serve::main(&arguments.0, config, handed),
         Command::Calc(LazyArguments(arguments)) => calc::main(arguments, config),
         Command::Setup(LazyArguments(arguments)) => setup::main(&arguments),

@@ -253,8 +253,7 @@ fn hint_of_errno(errno: Errno, granted: Option<Access>) -> Option<&'static str> 
             | Access::ReadWrite
             | Access::Repository
             | Access::Unguarded
-            | Access::Cache
-            | Access::Layer,
+            | Access::Cache,
         )
         | None => None,
     }

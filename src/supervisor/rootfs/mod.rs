@@ -12,7 +12,6 @@ pub(crate) mod grants;
 mod host_mounts;
 pub(crate) mod idmapped;
 mod late;
-pub(crate) mod layers;
 mod machine;
 mod own_programs;
 pub(crate) mod packages;
