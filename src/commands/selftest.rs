@@ -110,8 +110,9 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         print_out(&probes.iter().map(line).collect::<String>())?;
         return Ok(0);
     }
-    // Read first: a mistake in it should not cost a run.
+    // First: a mistake in a file's name should not cost a run.
     let baseline = typed.baseline.as_deref().map(earlier).transpose()?;
+    check_files(typed)?;
     let target = match (&typed.target, typed.tier.unwrap_or_default()) {
         (Some(target), _) => Target::Other(
             Sandbox::named_or_typed(target)
@@ -168,6 +169,21 @@ fn about(target: &Target) -> Result<RunAbout, CliError> {
         uid: nix::unistd::geteuid().as_raw(),
         time: String::new(),
     })
+}
+
+/// Checks that the reports that were asked for can be written.
+fn check_files(typed: &SelftestArguments) -> Result<(), CliError> {
+    let files =
+        [("--junit", &typed.junit), ("--sarif", &typed.sarif), ("--markdown", &typed.markdown)];
+    for (option, file) in files {
+        let Some(file) = file else { continue };
+        let opened = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        opened.map_err(|error| {
+            let message = format!("selftest: {option}: {}: {}", file.display(), in_words(&error));
+            CliError::new(message).with_code(NO_VERDICT)
+        })?;
+    }
+    Ok(())
 }
 
 /// Writes the reports that were asked for.
@@ -369,7 +385,9 @@ fn starts(bench: &Bench) -> Result<(), CliError> {
         words.split_first().ok_or_else(|| CliError::new("selftest: no target"))?;
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
-        CliError::new(format!("selftest: {program}: {error}")).with_code(UNAVAILABLE)
+        CliError::new(format!("selftest: {program}: {error}"))
+            .with_hint("cofferdam selftest --targets lists the sandboxes that have a name here")
+            .with_code(UNAVAILABLE)
     })?;
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stdout = stdout.trim();
