@@ -207,7 +207,11 @@ fn rules(profile: &Profile, grants: &[PathGrant]) -> Result<Rules, TemplateError
 fn resolved(path: &HostPath) -> Result<Vec<PathBuf>, TemplateError> {
     let here = |errno| TemplateError::Path { path: path.host.clone(), errno };
     if path.host != path.cell {
-        return Err(here(Errno::EOPNOTSUPP));
+        // The tier shows files at their own paths alone.
+        return match path.presence {
+            Presence::Optional => Ok(Vec::new()),
+            Presence::Required => Err(here(Errno::EOPNOTSUPP)),
+        };
     }
     let target = match path.host.canonicalize() {
         Ok(target) => target,

@@ -19,7 +19,7 @@ use sys::bpf::{self, Instruction};
 
 /// System calls of the process beyond those of all our processes: reading the host's files, and
 /// writing those of the template.
-const CALLS: [Sysno; 14] = [
+const CALLS: [Sysno; 15] = [
     Sysno::openat,
     Sysno::openat2,
     Sysno::fstat,
@@ -34,6 +34,8 @@ const CALLS: [Sysno; 14] = [
     Sysno::mkdirat,
     Sysno::symlinkat,
     Sysno::unlinkat,
+    // Builds that check descriptors look at each before they close it.
+    Sysno::fcntl,
 ];
 
 /// An older name of one of these.
