@@ -273,6 +273,7 @@ fn every_value_is_shown_with_its_source() {
         format!("server.uid_count = {UID_COUNT} (default)"),
         "server.egress =  (default)".to_owned(),
         format!("pool.warm = {WARM} (default)"),
+        "cells.net = untouched (default)".to_owned(),
         "limits.cells = 26 (default)".to_owned(),
         "limits.memory = 3G (c.toml:6)".to_owned(),
         "limits.tmpfs = 5760M (default)".to_owned(),
