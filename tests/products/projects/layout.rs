@@ -143,14 +143,15 @@ fn scripts_that_may_write_change_no_named_folder_with_scripts() {
         for file in mcp/tools/t/tool.sh mcp/prompts/p.txt mcp/new readers/upper.sh pages/board/index.html \
             settings/env.sh completions/x lib/x config/x; do try add $file; done\n\
         for folder in mcp mcp/tools readers settings; do try mv $folder gone; try rm -rf $folder; done\n\
-        for file in data/new.txt tools/other/tool.sh free; do try add $file; done\n";
+        for file in tools/other/tool.sh server.d/env.sh ui/x; do try add $file; done\n\
+        for file in data/new.txt free; do try add $file; done\n";
     write(directory.path(), "mcp/tools/t/tool.sh", tries);
     let mut server = served(&directory, ":rw", &[]);
     let result = server.result("t", json!({}));
     let text = result["content"][0]["text"].as_str().unwrap_or_default();
     let done: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("done: ")).collect();
-    // The usual folders are like any other here.
-    assert_eq!(done, ["add data/new.txt", "add tools/other/tool.sh", "add free"], "{text}");
+    // The usual folders stay as they are too: a start without the variables obeys them.
+    assert_eq!(done, ["add data/new.txt", "add free"], "{text}");
     assert!(text.contains("mv: cannot move 'mcp' to 'gone': Device or resource busy"), "{text}");
     assert!(text.contains("mcp/tools/t/tool.sh: Read-only file system"), "{text}");
     let now = fs::read_to_string(directory.path().join("mcp/tools/t/tool.sh")).expect("there");
