@@ -178,6 +178,9 @@ impl Plain {
                 (word(0) == 0 && word(1) == 4 && sets).then_some(0)
             }
             "futex" => matches!(operation, 6 | 7 | 8 | 11 | 12 | 13).then_some(libc::ENOSYS),
+            // Init could not count it in time: memory that grows down, and that is paged in at once.
+            "mmap" if !self.memory_is_held && word(3) & 0x100 != 0 => Some(libc::EINVAL),
+            "madvise" if !self.memory_is_held && matches!(word(2), 22 | 23) => Some(libc::EINVAL),
             "madvise" => (!conditions(name, arguments)).then_some(libc::EINVAL),
             "preadv2" | "pwritev2" => (!conditions(name, arguments)).then_some(libc::EOPNOTSUPP),
             "fadvise64" => (!conditions(name, arguments)).then_some(0),
