@@ -10,6 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::libc;
 
@@ -165,6 +166,7 @@ impl Stage {
             command.args(["sleep", "120", &self.secret]).process_group(0);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let sentinel = command.spawn()?;
+            await_command_line(sentinel.id())?;
             words.insert("{sentinel}", sentinel.id().to_string());
             self.sentinel = Some(sentinel);
         }
@@ -441,4 +443,20 @@ fn unlisted() -> String {
     let numbers =
         (low..high).filter(|number| !listed.contains(number) && !excluded.contains(&Some(*number)));
     numbers.map(|number| number.to_string()).collect::<Vec<_>>().join(",")
+}
+
+/// Waits until a started process has its command line. A start is reported when the program replaces this one, a moment
+/// before.
+///
+/// # Errors
+/// It has none after a second.
+fn await_command_line(pid: u32) -> std::io::Result<()> {
+    let path = format!("/proc/{pid}/cmdline");
+    for _ in 0..1000 {
+        if !std::fs::read(&path)?.is_empty() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err(std::io::Error::from(std::io::ErrorKind::TimedOut))
 }
