@@ -198,13 +198,14 @@ else: s = socket.socket(socket.AF_INET); socket.send_fds(a, [b\"x\"], [s.fileno(
         // Inherited by a program.
         "import os, socket
 s = socket.socket(); s.set_inheritable(True); os.execl(\"/bin/ls\", \"ls\", \"-l\", \"/proc/self/fd\")",
-        // Of a thread, and of a process that is nobody's child.
+        // Of a thread, and of a process whose parent has ended. The cell lasts until it has made one.
         "import socket, threading; t = threading.Thread(target=socket.socketpair); t.start(); t.join()",
         "import os, socket
+r, w = os.pipe()
 if os.fork() == 0:
-    if os.fork() == 0: os.setsid(); s = socket.socket(socket.AF_UNIX)
+    if os.fork() == 0: os.setsid(); s = socket.socket(socket.AF_UNIX); os.write(w, b\"x\")
     os._exit(0)
-os.wait()",
+os.read(r, 1)",
         // In flight to itself, with no process that has it.
         "import socket
 a, b = socket.socketpair(); socket.send_fds(a, [b\"x\"], [a.fileno(), b.fileno()])",
