@@ -320,6 +320,7 @@ mod tests {
     fn a_grant_to_which_a_part_is_linked_reaches_it() {
         for (part, target) in [
             ("cofferdam.toml", "grant/sub/server.toml"),
+            ("config.json", "grant/sub/config.json"),
             ("policies/own.toml", "grant/policy.toml"),
             ("sandbox-profiles", "grant/sub"),
         ] {
