@@ -248,6 +248,7 @@ pub(super) fn parse(
         base.iter_mut()
             .for_each(|(_, file)| file.rules.retain(|rule| !ids.contains(rule.id.get_ref())));
     }
+    let compiled_in: usize = base.iter().map(|(_, file)| file.rules.len()).sum();
     let mut rules: Vec<Rule> = Vec::new();
     let mut commands: Vec<DeclaredCommand> = Vec::new();
     let mut added = Vec::new();
@@ -255,7 +256,8 @@ pub(super) fn parse(
         for written in &written.commands {
             let command = commands::command(document, written, &commands)?;
             if command.offered == Offered::ByItself {
-                check_is_new(document, written, &command, &commands)?;
+                let shipped = rules.get(..compiled_in).unwrap_or(&rules);
+                check_reach(document, written, &command, shipped, profiles)?;
                 added.push(rule_of_command(document, written, &command, profiles)?);
             }
             commands.push(command);
@@ -282,16 +284,23 @@ pub(super) fn parse(
     Ok((rules, commands))
 }
 
-/// Checks that no other tool has the name of one in short form: a rule for that tool would give this one its profile,
-/// and so its network, without its arguments.
-fn check_is_new(
+/// Checks that no compiled-in rule gives a tool in short form a profile with a network: the rule of a shipped tool with its
+/// name does, and holds only that tool to a target.
+fn check_reach(
     document: &Document,
     written: &Spanned<WrittenCommand>,
     command: &DeclaredCommand,
-    others: &[DeclaredCommand],
+    rules: &[Rule],
+    profiles: &Profiles,
 ) -> Result<(), Mistake> {
-    if others.iter().any(|other| other.name == command.name) {
-        let message = format!("another tool is named `{}`", command.name);
+    let reaches = |rule: &Rule| match &rule.effect {
+        Effect::Allow { profile, .. } => {
+            profiles.get(profile).is_none_or(|profile| profile.egress.class.has_egress())
+        }
+        Effect::Deny => false,
+    };
+    if rules.iter().any(|rule| rule.tools.contains(&command.name) && reaches(rule)) {
+        let message = format!("a shipped tool is named `{}`", command.name);
         let hint = "give this one a `name`, or write its long form with a rule";
         return Err(document.mistake(written.span(), message).with_hint(hint));
     }

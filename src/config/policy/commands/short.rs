@@ -123,6 +123,13 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_in_short_form_takes_no_shipped_tools_name() {
+        let curl = "extends = \"shipped\"\n[[tool]]\ncommand = \"curl\"\nwhy = \"w\"\n";
+        assert_eq!(parsed(curl).err().as_deref(), Some("a shipped tool is named `cli_curl`"));
+        assert!(parsed(&format!("{curl}name = \"cli_mine\"\n")).is_ok());
+    }
+
+    #[test]
     fn a_flag_in_short_form_has_the_type_that_it_shows() {
         let next = |kind| Takes::Next(any(kind));
         let decimal = |text: &str| text.parse::<Decimal>().unwrap_or_else(|e| panic!("{e}"));
