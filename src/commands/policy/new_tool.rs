@@ -82,7 +82,14 @@ pub(super) fn main(typed: &NewToolArguments, config: Option<&Path>) -> Result<u8
             let error = CliError::new(format!("`{program}` prints no flags that can be read"));
             return Err(error.with_hint("name the words that make it print them with --ask"));
         }
-        let file = ToolFile { words: &typed.words, profile: &typed.profile, flags: &flags };
+        let usual =
+            ToolFile { words: &typed.words, prefix: "", profile: &typed.profile, flags: &flags };
+        let file = if usual.check(&profiles).is_ok() {
+            usual
+        } else {
+            // A shipped tool has the usual name.
+            ToolFile { prefix: "my_", ..usual }
+        };
         file.check(&profiles)?;
         print_out(&file.text(""))?;
         let left = flags.iter().filter(|flag| flag.left_out.is_some()).count();
@@ -138,6 +145,8 @@ async fn help(link: &Link, grant: config::policy::Grant) -> Result<String, CliEr
 struct ToolFile<'f> {
     /// The program, and the words that every call begins with.
     words: &'f [String],
+    /// What the tool's name has between `cli_` and the words, where they do not give one that can be used.
+    prefix: &'static str,
     profile: &'f str,
     flags: &'f [HelpFlag],
 }
@@ -165,8 +174,8 @@ impl ToolFile<'_> {
         let mut words = self.words.iter();
         let program = words.next().map_or("", String::as_str);
         let always: Vec<String> = words.map(|word| quoted(word)).collect();
-        if !always.is_empty() {
-            let name = name(self.words);
+        if !always.is_empty() || !self.prefix.is_empty() {
+            let name = name(self.prefix, self.words);
             text.push_str(&format!("name = {}\n", quoted(&name)));
         }
         text.push_str(&format!("command = {}\n", quoted(program)));
@@ -202,11 +211,11 @@ fn line(flag: &HelpFlag) -> String {
     format!("{} = {}\n", quoted(&flag.form), quoted(why))
 }
 
-/// Returns the name of a tool whose calls begin with further words: `cli_git_log`.
-fn name(words: &[String]) -> String {
+/// Returns the name of a tool that has to be written: `cli_git_log` or `cli_my_curl`.
+fn name(prefix: &str, words: &[String]) -> String {
     let letters = words.join("_").to_lowercase();
     let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    format!("cli_{}", letters.chars().map(letter).collect::<String>())
+    format!("cli_{prefix}{}", letters.chars().map(letter).collect::<String>())
 }
 
 /// Quotes a text as a basic string of TOML, which JSON's form is for text without DEL.
