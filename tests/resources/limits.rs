@@ -171,8 +171,11 @@ signal.pause()
         let command = format!("exec /usr/bin/python3 -c \"{script}\" {files} {kind}");
         let answer = server.tool("bash", &json!({ "command": command, "timeout": 4 }))?;
         let output = answer.get("structuredContent").ok_or("no fields")?;
-        equal("all were made", text(output, "stdout"), "xxxxxxxxxxxx")?;
         equal(&format!("{files} files in {kind}"), ended(output), wanted)?;
+        // Where the limit ends the call, the last holders may not have written yet.
+        if wanted == ("timeout", "") {
+            equal("all were made", text(output, "stdout"), "xxxxxxxxxxxx")?;
+        }
     }
     Ok(())
 }
