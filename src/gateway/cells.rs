@@ -173,11 +173,12 @@ impl Cell {
         let mut add = |source, fd: &'a OwnedFd, flags| sources.push((source, fd.as_fd(), flags));
         match &self.state {
             State::Waiting { packets, lifeline } => {
-                // Packets that arrive before a call has begun wait in the socket.
+                // Before a call has begun, its packets wait in the socket, and so does the end of the cell: a program
+                // may have ended before the frame that begins its call is read. The supervisor closes every cell.
                 if self.begun.is_some() {
                     add(Source::Packet(key), packets, PollFlags::POLLIN);
+                    add(Source::Lifeline(key), lifeline, PollFlags::POLLIN);
                 }
-                add(Source::Lifeline(key), lifeline, PollFlags::POLLIN);
             }
             State::Working { link, sockets, pidfd, lifeline, open, .. } => {
                 if let Some(lifeline) = lifeline {

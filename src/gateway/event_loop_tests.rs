@@ -12,6 +12,7 @@ use super::*;
 use crate::cells::{Links, Sockets, links};
 
 const KEY: CellKey = CellKey { slot: 1, generation: 4 };
+const OTHER: CellKey = CellKey { slot: 2, generation: 5 };
 
 fn spec() -> GatewaySpec {
     GatewaySpec {
@@ -374,6 +375,38 @@ fn a_packet_and_the_end_of_its_call_in_one_turn_leave_the_worker() {
     let failed = received_frames(&supervisor);
     let failed = failed.iter().any(|frame| matches!(frame, FromGateway::Failed { .. }));
     assert!(kill_worker(&gateway) && !failed, "{:?}", gateway.cells);
+}
+
+#[test]
+fn a_call_may_begin_after_its_cell_has_ended() {
+    let (supervisor, link) = pair().expect("a pair");
+    let spec = spec();
+    let (mut gateway, worker, _theirs) = gateway(&link, &spec);
+    process::signal(&worker, Signal::SIGKILL).expect("sent");
+    process::wait(&worker).expect("its end");
+    let (packets, _cell_packets) = pair().expect("a pair");
+    let (lifeline, init) = pair().expect("a pair");
+    let cell = gateway.cells.get_mut(&KEY).expect("the cell");
+    (cell.state, cell.begun) = (State::Waiting { packets, lifeline }, None);
+    nix::sys::socket::shutdown(init.as_raw_fd(), Shutdown::Both).expect("shut");
+    let ask = || ToGateway::Ask { cell: KEY, call: 9 };
+    // The first turn has no frame of the call, and another one to wake it.
+    for frame in [
+        ToGateway::Ask { cell: OTHER, call: 3 },
+        ToGateway::Begin { cell: KEY, call: 9, only: None },
+        ask(),
+        ToGateway::Close { cell: KEY },
+        ask(),
+    ] {
+        send_now(&supervisor, &encode(&frame).expect("it fits"), &[]).expect("sent");
+        gateway.turn().expect("a turn");
+    }
+    let incomplete = Tally { incomplete: true, ..Tally::default() };
+    let tally = |cell, call, tally| FromGateway::Tally { cell, call, tally };
+    let whole = tally(KEY, 9, Tally::default());
+    let expected = [tally(OTHER, 3, incomplete), whole.clone(), whole];
+    assert_eq!(received_frames(&supervisor), expected);
+    assert!(gateway.cells.is_empty());
 }
 
 #[test]
