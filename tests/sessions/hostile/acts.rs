@@ -34,6 +34,10 @@ impl Place {
         let master = nix::pty::posix_openpt(nix::fcntl::OFlag::O_RDWR)?;
         nix::pty::grantpt(&master)?;
         nix::pty::unlockpt(&master)?;
+        // A terminal that hangs up would end this process before it has reported its acts.
+        let mut hangup = nix::sys::signal::SigSet::empty();
+        hangup.add(nix::sys::signal::Signal::SIGHUP);
+        hangup.thread_block()?;
         // A new session without a terminal: the next one opened is its own.
         nix::unistd::setsid()?;
         let path = nix::pty::ptsname_r(&master)?;
