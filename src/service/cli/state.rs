@@ -15,7 +15,7 @@ use config::policy::Principal;
 use config::policy::conduct::BreakerLimits;
 use config::policy::hooks::{ReaderHealth, ReaderMetric};
 
-/// Largest number of one call that a counter adds: up to it, an f64 counts each unit.
+/// Maximum value of a counter: up to it, an f64 counts each unit.
 const MAX_COUNTED: f64 = 9_007_199_254_740_992.0;
 
 /// State of every offered tool, by its name.
@@ -57,6 +57,23 @@ pub struct Reading {
     pub metric: ReaderMetric,
     /// The sum of all numbers of a counter, the last number of a gauge.
     pub value: f64,
+}
+
+impl Reading {
+    /// Adds the number that was found in one output.
+    ///
+    /// A counter never falls, whatever a program prints, except that one at its maximum begins again, as
+    /// readers of metrics expect of a counter that was reset: it would otherwise hide all later numbers.
+    fn add(&mut self, metric: ReaderMetric, number: f64) {
+        match metric {
+            ReaderMetric::Counter if (0.0..=MAX_COUNTED).contains(&number) => {
+                let has_room = number <= MAX_COUNTED - self.value;
+                self.value = if has_room { self.value + number } else { number };
+            }
+            ReaderMetric::Counter => {}
+            ReaderMetric::Gauge => self.value = number,
+        }
+    }
 }
 
 fn metric_name<S: Serializer>(metric: &ReaderMetric, to: S) -> Result<S::Ok, S::Error> {
@@ -220,16 +237,7 @@ impl ToolState {
         counts.reported.clone_from(&found.health);
         for (name, metric, number) in &found.numbers {
             let new = Reading { metric: *metric, value: 0.0 };
-            let reading = counts.readings.entry(name.clone()).or_insert(new);
-            match metric {
-                // A counter never falls, whatever a program prints. A number beyond those that are
-                // counted exactly would hide all later ones.
-                ReaderMetric::Counter => {
-                    let added = if *number <= MAX_COUNTED { number.max(0.0) } else { 0.0 };
-                    reading.value += added;
-                }
-                ReaderMetric::Gauge => reading.value = *number,
-            }
+            counts.readings.entry(name.clone()).or_insert(new).add(*metric, *number);
         }
     }
 
@@ -252,5 +260,26 @@ impl ToolState {
         let slowest = slowest.as_secs_f64();
         let pending = self.queue.pending();
         ToolFigures { health, reason, breaker, pending, calls, errors, seconds, slowest, readings }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_counts_on_whatever_a_program_prints() {
+        let after = |metric, numbers: &[f64]| {
+            let mut reading = Reading { metric, value: 0.0 };
+            numbers.iter().for_each(|number| reading.add(metric, *number));
+            reading.value
+        };
+        let counter = |numbers: &[f64]| after(ReaderMetric::Counter, numbers);
+        assert_eq!(counter(&[2.0, 0.5, 3.0]), 5.5);
+        assert_eq!(counter(&[2.0, -1.0, f64::NAN, f64::INFINITY, f64::MAX, 1.0]), 3.0);
+        assert_eq!(counter(&[MAX_COUNTED]), MAX_COUNTED);
+        assert_eq!(counter(&[MAX_COUNTED, 1.0, 1.0]), 2.0);
+        assert_eq!(counter(&[MAX_COUNTED, MAX_COUNTED, 7.0]), 7.0);
+        assert_eq!(after(ReaderMetric::Gauge, &[2.0, -1.0, f64::MAX]), f64::MAX);
     }
 }
