@@ -187,6 +187,24 @@ fn resources_and_templates_are_distinguished_by_their_metadata() -> Tested {
 }
 
 #[test]
+fn a_prompt_has_no_metadata_that_only_the_server_sets() -> Tested {
+    let held = tempfile::tempdir()?;
+    let root = held.path();
+    write(root, "prompts/p.txt", "", 0o644)?;
+    let registered = json!({ "version": 1, "prompts": [{
+        "name": "p",
+        "path": "p.txt",
+        "metadata": {"cofferdam/receipt": {"walls": "all"}, "io.modelcontextprotocol/x": 1, "mine": 2},
+    }] });
+    write(root, "server.d/register.json", &registered.to_string(), 0o644)?;
+    let project = Project::read(root)?;
+    assert_eq!(mistakes(&project), Vec::<String>::new());
+    let prompt = project.prompts.first().ok_or("a prompt")?;
+    assert_eq!(json!(prompt.metadata), json!({"mine": 2}));
+    Ok(())
+}
+
+#[test]
 fn a_prompt_takes_arguments_in_both_spellings_and_in_one_pass() -> Tested {
     let held = tempfile::tempdir()?;
     let root = held.path();
