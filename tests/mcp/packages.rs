@@ -299,10 +299,21 @@ fn the_page_of_the_wheel_names_the_registered_server() -> Result<(), Failed> {
 #[test]
 fn units_and_profile_name_the_program_of_the_packages() -> Result<(), Failed> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
-    for unit in ["system/cofferdam.service", "user/cofferdam.service"] {
-        let text = fs::read_to_string(root.join("systemd").join(unit))?;
-        let starts = |line: &&str| line.starts_with("ExecStart=/usr/bin/cofferdam serve ");
-        assert_eq!(text.lines().filter(starts).count(), 1, "{unit}");
+    for (manager, address) in [("system", "127.0.0.1:8080"), ("user", "%t/cofferdam.sock")] {
+        let read = |unit: &str| fs::read_to_string(root.join("systemd").join(manager).join(unit));
+        // The settings, without comments.
+        let values = |text: &str, key: &str| -> Vec<String> {
+            text.lines().filter_map(|line| line.strip_prefix(key)).map(str::to_owned).collect()
+        };
+        let service = read("cofferdam.service")?;
+        assert_eq!(values(&service, "ExecStart="), ["/usr/bin/cofferdam serve --http systemd"]);
+        assert_eq!(values(&service, "KillMode="), ["mixed"], "{manager}");
+        assert_eq!(values(&service, "Requires="), ["cofferdam.socket"], "{manager}");
+        let socket = read("cofferdam.socket")?;
+        assert_eq!(values(&socket, "ListenStream="), [address]);
+        // A socket at a path needs it; other kinds ignore it.
+        assert_eq!(values(&socket, "SocketMode="), ["0600"], "{manager}");
+        assert_eq!(values(&socket, "Accept="), [""; 0], "{manager}");
     }
     let profile = fs::read_to_string(root.join("apparmor/cofferdam"))?;
     assert!(profile.contains("profile cofferdam /usr/{,local/}bin/cofferdam "), "{profile}");
