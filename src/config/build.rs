@@ -2,20 +2,16 @@
 
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The root of the source tree, which has the directories with the files.
-const ROOT: &str = "../..";
-
-/// Parses the shipped files, and writes their content as a Rust value.
+/// Parses the shipped files, which links in this directory lead to, and writes their content as a Rust value.
 fn main() -> Result<(), Box<dyn Error>> {
     let mut paths = Vec::new();
     for directory in ["policies", "sandbox-profiles", "sandbox-profiles/egress"] {
-        let directory = Path::new(ROOT).join(directory);
-        println!("cargo::rerun-if-changed={}", directory.display());
+        println!("cargo::rerun-if-changed={directory}");
         for entry in fs::read_dir(directory)? {
             let path = entry?.path();
             paths.extend(path.is_file().then_some(path));
@@ -29,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let table =
             DeTable::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         let value = parsed.table(table.get_ref())?;
-        let name = parsed.text(&path.strip_prefix(ROOT)?.to_string_lossy());
+        let name = parsed.text(&path.to_string_lossy());
         files.push(format!("({name}, {})", node(&table.span(), &value)));
     }
     let directory = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo has set no OUT_DIR")?);

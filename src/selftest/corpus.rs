@@ -11,13 +11,13 @@ use model::profile::calls::{self, CallMeaning};
 
 /// The files, one per topic.
 const FILES: [(&str, &str); 7] = [
-    ("files", include_str!("../../tests/escape/files.toml")),
-    ("processes", include_str!("../../tests/escape/processes.toml")),
-    ("network", include_str!("../../tests/escape/network.toml")),
-    ("egress", include_str!("../../tests/escape/egress.toml")),
-    ("kernel", include_str!("../../tests/escape/kernel.toml")),
-    ("resources", include_str!("../../tests/escape/resources.toml")),
-    ("information", include_str!("../../tests/escape/information.toml")),
+    ("files", include_str!("escape/files.toml")),
+    ("processes", include_str!("escape/processes.toml")),
+    ("network", include_str!("escape/network.toml")),
+    ("egress", include_str!("escape/egress.toml")),
+    ("kernel", include_str!("escape/kernel.toml")),
+    ("resources", include_str!("escape/resources.toml")),
+    ("information", include_str!("escape/information.toml")),
 ];
 
 /// Goal of an attack.

@@ -111,7 +111,7 @@ pub(crate) fn assert_no_faults(faults: &[String]) {
 }
 
 /// Returns the answer of `cargo metadata` for the workspace, or for all of its dependencies.
-fn metadata(options: &[&str]) -> serde_json::Value {
+pub(crate) fn metadata(options: &[&str]) -> serde_json::Value {
     let mut command = std::process::Command::new(env!("CARGO"));
     command.args(["metadata", "--format-version=1", "--locked", "--offline"]).args(options);
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
@@ -120,11 +120,11 @@ fn metadata(options: &[&str]) -> serde_json::Value {
 }
 
 /// Returns a list in JSON, or an empty one.
-fn list<'a>(value: &'a serde_json::Value, key: &str) -> &'a [serde_json::Value] {
+pub(crate) fn list<'a>(value: &'a serde_json::Value, key: &str) -> &'a [serde_json::Value] {
     value.get(key).and_then(serde_json::Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
     value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default()
 }
 

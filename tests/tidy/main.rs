@@ -8,5 +8,6 @@ mod form;
 mod keys;
 mod manifests;
 mod methods;
+mod published;
 mod readme;
 mod words;

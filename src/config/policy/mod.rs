@@ -121,7 +121,7 @@ pub(crate) const OPERATOR: &str = "operator";
 /// Returns the compiled-in policy as a file.
 #[must_use]
 pub fn shipped() -> Vec<Document> {
-    let text = include_str!("../../../policies/default.toml");
+    let text = include_str!("../policies/default.toml");
     vec![Document::shipped("policies/default.toml", text)]
 }
 
@@ -136,7 +136,7 @@ pub fn keys() -> KeyTable {
 
 /// Returns the compiled-in flag lists. They allow nothing by themselves: a rule must name the tool.
 fn shipped_commands() -> Document {
-    let text = include_str!("../../../policies/tools.toml");
+    let text = include_str!("../policies/tools.toml");
     Document::shipped("policies/tools.toml", text)
 }
 

@@ -271,12 +271,12 @@ pub(crate) struct Preset {
 
 /// The shipped presets: the files in `sandbox-profiles/egress/`.
 const PRESETS: [(&str, &str); 6] = [
-    ("cargo", include_str!("../../../sandbox-profiles/egress/cargo.toml")),
-    ("debian", include_str!("../../../sandbox-profiles/egress/debian.toml")),
-    ("git-https", include_str!("../../../sandbox-profiles/egress/git-https.toml")),
-    ("go", include_str!("../../../sandbox-profiles/egress/go.toml")),
-    ("npm", include_str!("../../../sandbox-profiles/egress/npm.toml")),
-    ("python", include_str!("../../../sandbox-profiles/egress/python.toml")),
+    ("cargo", include_str!("../sandbox-profiles/egress/cargo.toml")),
+    ("debian", include_str!("../sandbox-profiles/egress/debian.toml")),
+    ("git-https", include_str!("../sandbox-profiles/egress/git-https.toml")),
+    ("go", include_str!("../sandbox-profiles/egress/go.toml")),
+    ("npm", include_str!("../sandbox-profiles/egress/npm.toml")),
+    ("python", include_str!("../sandbox-profiles/egress/python.toml")),
 ];
 
 table! {

@@ -34,20 +34,20 @@ impl File {
 }
 
 static FILES: [File; 14] = [
-    File::new("base", include_str!("../../../sandbox-profiles/base.toml")).for_others(),
-    File::new("bash", include_str!("../../../sandbox-profiles/bash.toml")),
-    File::new("bc", include_str!("../../../sandbox-profiles/bc.toml")),
-    File::new("cli", include_str!("../../../sandbox-profiles/cli.toml")).for_others(),
-    File::new("cli-curl", include_str!("../../../sandbox-profiles/cli-curl.toml")),
-    File::new("cli-dig", include_str!("../../../sandbox-profiles/cli-dig.toml")),
-    File::new("cli-file", include_str!("../../../sandbox-profiles/cli-file.toml")),
-    File::new("cli-jq", include_str!("../../../sandbox-profiles/cli-jq.toml")),
-    File::new("cli-net", include_str!("../../../sandbox-profiles/cli-net.toml")).for_others(),
-    File::new("cli-nmap", include_str!("../../../sandbox-profiles/cli-nmap.toml")),
-    File::new("cli-ping", include_str!("../../../sandbox-profiles/cli-ping.toml")),
-    File::new("cli-traceroute", include_str!("../../../sandbox-profiles/cli-traceroute.toml")),
-    File::new("nested", include_str!("../../../sandbox-profiles/nested.toml")),
-    File::new("project-fetch", include_str!("../../../sandbox-profiles/project-fetch.toml")),
+    File::new("base", include_str!("../sandbox-profiles/base.toml")).for_others(),
+    File::new("bash", include_str!("../sandbox-profiles/bash.toml")),
+    File::new("bc", include_str!("../sandbox-profiles/bc.toml")),
+    File::new("cli", include_str!("../sandbox-profiles/cli.toml")).for_others(),
+    File::new("cli-curl", include_str!("../sandbox-profiles/cli-curl.toml")),
+    File::new("cli-dig", include_str!("../sandbox-profiles/cli-dig.toml")),
+    File::new("cli-file", include_str!("../sandbox-profiles/cli-file.toml")),
+    File::new("cli-jq", include_str!("../sandbox-profiles/cli-jq.toml")),
+    File::new("cli-net", include_str!("../sandbox-profiles/cli-net.toml")).for_others(),
+    File::new("cli-nmap", include_str!("../sandbox-profiles/cli-nmap.toml")),
+    File::new("cli-ping", include_str!("../sandbox-profiles/cli-ping.toml")),
+    File::new("cli-traceroute", include_str!("../sandbox-profiles/cli-traceroute.toml")),
+    File::new("nested", include_str!("../sandbox-profiles/nested.toml")),
+    File::new("project-fetch", include_str!("../sandbox-profiles/project-fetch.toml")),
 ];
 
 impl File {
