@@ -28,10 +28,10 @@ NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 
 	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
 DIST_NEEDS    := python3:python3 strip:binutils xz:xz-utils
-PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 setpriv:util-linux
+PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 setpriv:util-linux podman:podman runc:runc
 KERNELS      ?= 6.1 6.12
 
-.PHONY: check-arm test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-scale test-suites test-systemd check-oldest-compiler deny
+.PHONY: check-arm check-crates reproduce test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-scale test-suites test-systemd check-oldest-compiler deny
 .PHONY: help demo story test fuzz soak build dist install uninstall clean setup
 
 help:
@@ -54,8 +54,10 @@ help:
 	@echo 'make check-arm  compile it for aarch64 (root; Debian)'
 	@echo 'make test-arm  the tests on kernels $(KERNELS) of an emulated machine for aarch64 (root; Debian 12)'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
+	@echo 'make check-crates  pack each crate as for the registry of Cargo, and build it from that'
+	@echo 'make reproduce  build a release in two directories, and compare the bytes (two release builds)'
 	@echo 'make build     the release binary: $(TARGET)/release/cofferdam'
-	@echo 'make dist      the packages of a release in target/dist: archive, deb, rpm, wheel, npm, MCPB, sums, parts, its selftest'
+	@echo 'make dist      the packages of a release in target/dist: archive, deb, rpm, wheel, npm, MCPB, image, sums, parts, its selftest'
 	@echo 'make test-packages  install, use and remove each of them in a clean place (root; Debian)'
 	@echo 'make install   copy it, its manual pages and completions below $(DESTDIR)$(PREFIX) (PREFIX=… to change)'
 	@echo 'make clean     remove what was built'
@@ -160,6 +162,15 @@ test-arm:
 # Licences, sources, duplicates and known faults of the dependencies; needs cargo-deny.
 deny:
 	$(CARGO) deny --locked check
+
+# Packs each crate of the program as for Cargo's registry, and builds it from that alone.
+check-crates:
+	$(CARGO) package --workspace --locked --exclude cofferdam-demo
+
+# Builds a release twice, in two directories, and compares the bytes.
+reproduce:
+	@scripts/setup $(RUN_NEEDS) strip:binutils
+	packaging/compare-builds
 
 SOAK ?= 50000
 SOAK_HTTP ?= 10000

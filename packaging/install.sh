@@ -31,7 +31,7 @@ uninstall() {
     [ -f "$list" ] || fail "nothing was installed below $prefix by this script"
     while IFS= read -r file; do rm -f "$prefix/$file"; done <"$list"
     rm -f "$list"
-    for directory in share/cofferdam share/doc/cofferdam/docs share/doc/cofferdam share/doc share/man/man1 share/man \
+    for directory in share/cofferdam/systemd/system share/cofferdam/systemd/user share/cofferdam/systemd share/cofferdam share/doc/cofferdam/docs share/doc/cofferdam share/doc share/man/man1 share/man \
         share/bash-completion/completions share/bash-completion share/zsh/site-functions share/zsh \
         share/fish/vendor_completions.d share/fish share bin; do
         rmdir "$prefix/$directory" 2>/dev/null || true
