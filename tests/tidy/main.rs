@@ -11,3 +11,4 @@ mod methods;
 mod published;
 mod readme;
 mod words;
+mod workflows;
