@@ -74,6 +74,13 @@ impl LateFiles {
         Self { state: RefCell::new(State::Due(Attempt { work, started: 0 })) }
     }
 
+    /// Returns the state while a process that was started at `began` makes the files. If it fails, `work` is done.
+    pub fn begun(work: Work, process: Child, began: Instant) -> Self {
+        let attempt = Attempt { work, started: 1 };
+        let state = State::Begun { attempt, process: Rc::new(process), deadline: began + MAX_TIME };
+        Self { state: RefCell::new(state) }
+    }
+
     /// Returns the state of a template without late files.
     pub fn none() -> Self {
         Self { state: RefCell::new(State::Over) }
@@ -91,15 +98,10 @@ impl LateFiles {
             }
         };
         attempt.started += 1;
-        match process::clone3(0, None) {
-            Ok(Side::Child) => process::exit_now(match (attempt.work)() {
-                Ok(Extent::All) => 0,
-                Ok(Extent::Limited) => LIMITED,
-                Err(errno) => raw(errno),
-            }),
-            Ok(Side::Parent(child)) => {
+        match start(&attempt.work) {
+            Ok(process) => {
                 let deadline = now + MAX_TIME;
-                *state = State::Begun { attempt, process: Rc::new(child), deadline };
+                *state = State::Begun { attempt, process: Rc::new(process), deadline };
                 true
             }
             Err(errno) => {
@@ -151,6 +153,21 @@ impl LateFiles {
             State::Killed { process, .. } => Some((Rc::clone(process), None)),
             State::Due(_) | State::Over => None,
         }
+    }
+}
+
+/// Starts a process that does `work` and ends.
+///
+/// # Errors
+/// The errno of clone3(2).
+pub fn start(work: impl FnOnce() -> Result<Extent, Errno>) -> Result<Child, Errno> {
+    match process::clone3(0, None)? {
+        Side::Parent(process) => Ok(process),
+        Side::Child => process::exit_now(match work() {
+            Ok(Extent::All) => 0,
+            Ok(Extent::Limited) => LIMITED,
+            Err(errno) => raw(errno),
+        }),
     }
 }
 
@@ -222,6 +239,22 @@ mod tests {
             settled(&late, now);
         }
         assert!(!late.begin(now) && late.process().is_none());
+    }
+
+    #[test]
+    fn the_work_is_done_where_the_process_that_was_started_before_it_has_failed() {
+        for (first, processes) in [(Ok(Extent::All), 0), (Err(Errno::EPIPE), 2)] {
+            let now = Instant::now();
+            let process = start(|| first).expect("a process");
+            let late = LateFiles::begun(Box::new(|| Err(Errno::ENOSPC)), process, now);
+            assert!(late.are_awaited() && !late.begin(now), "not two at a time");
+            settled(&late, now);
+            for _ in 0..processes {
+                assert!(late.begin(now));
+                settled(&late, now);
+            }
+            assert!(!late.begin(now) && late.process().is_none(), "{first:?}");
+        }
     }
 
     #[test]

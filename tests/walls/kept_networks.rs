@@ -2,6 +2,7 @@
 //! and with the same walls as a fresh one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -22,6 +23,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("sessions_have_fresh_ones_and_make_sockets_unasked", sessions).needs(PYTHON),
     claim("cells_with_egress_have_fresh_ones", egress),
     claim("the_operator_can_have_fresh_ones_only", fresh_only),
+    claim("a_user_who_may_have_few_has_calls_in_fresh_ones", few)
+        .only(For::User)
+        .needs(&[Need::Unshare]),
     claim("many_calls_leave_no_namespace_and_no_descriptor", many).only(For::Root),
     claim("thousands_of_calls_leave_no_namespace_and_no_descriptor", thousands)
         .only(For::Root)
@@ -462,6 +466,33 @@ fn fresh_only(caller: &Caller) -> Check {
     let path = directory.display().to_string();
     let mut kept = Kept::start(caller, &["--config", &path]);
     equal("namespaces that are used again", kept.look()?, 0)
+}
+
+/// Starts a server in a user namespace in which this user may have `most` network namespaces. The supervisor has one.
+fn limited(caller: &Caller, most: u32) -> Command {
+    let binary = caller.binary().display().to_string();
+    let limit = "/proc/sys/user/max_net_namespaces";
+    let drop = "setpriv --inh-caps=-all --ambient-caps=-all";
+    let line = format!("echo {most} > {limit} && exec {drop} {binary} serve --tools shell,exec");
+    let mut command = caller.outside("unshare");
+    command.args(["--user", "--map-current-user", "--keep-caps", "bash", "-c", &line]);
+    command
+}
+
+fn few(caller: &Caller) -> Check {
+    // Fewer than the pool and the kept ones would take: calls run as far as cells can be made.
+    let mut kept = Kept { server: Server::of(limited(caller, 5)), spent: BTreeMap::new() };
+    for number in 0..LOOKS {
+        let seen = kept.bash(&format!("echo {number}"), false)?;
+        equal("output", seen.stdout, format!("{number}\n"))?;
+    }
+    let (_, networks) = held(&kept.server)?;
+    holds("namespaces that the supervisor holds", networks, networks <= 5)?;
+    // With the supervisor's alone no cell can be made, and the call says so.
+    let mut server = Server::of(limited(caller, 1));
+    let result = server.result("bash_exec", json!({ "command": "echo" }));
+    let text = result.pointer("/content/0/text").and_then(Value::as_str).unwrap_or_default();
+    holds("the reason", text, text.contains("cloning the cell") && text.contains("ENOSPC"))
 }
 
 /// Counts the descriptors of the supervisor, and those of network namespaces among them.

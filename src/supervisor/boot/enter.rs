@@ -29,6 +29,7 @@ use crate::event_loop::serve;
 use crate::event_loop::supervisor::{Parts, Supervisor};
 use crate::rootfs::error::TemplateError;
 use crate::rootfs::grants::{self, KeyGrant};
+use crate::rootfs::late::EarlyReader;
 use crate::rootfs::packages::PackageFiles;
 use crate::rootfs::slot_mounts;
 use crate::rootfs::synthetic::HOST_NAME;
@@ -267,6 +268,14 @@ fn keys(
     Ok(keys)
 }
 
+/// Starts to read the late files of the cell that is made first. The call of `run` waits for them, and they take longer
+/// than its template.
+fn early_reader(inherited: &Inherited, packages: Option<&Rc<PackageFiles>>) -> Option<EarlyReader> {
+    let (first, _) = inherited.first.as_ref()?;
+    let profile = inherited.profiles.iter().find(|profile| profile.name == *first)?;
+    EarlyReader::start(profile, packages)
+}
+
 /// Builds the template of every key, then leaves the host's mounts.
 fn templates(
     inherited: &Inherited,
@@ -280,14 +289,10 @@ fn templates(
         .during("holding the first namespace")?;
     let Inherited { clocks, caps, .. } = inherited;
     let shows_packages = inherited.profiles.iter().any(|profile| profile.packaged_etc);
-    let builder = TemplateBuilder {
-        base,
-        proc,
-        proc_kind,
-        clocks: *clocks,
-        cells: caps.cells,
-        packages: if shows_packages { PackageFiles::hold().map(Rc::new) } else { None },
-    };
+    let packages = if shows_packages { PackageFiles::hold().map(Rc::new) } else { None };
+    let mut early = early_reader(inherited, packages.as_ref());
+    let builder =
+        TemplateBuilder { base, proc, proc_kind, clocks: *clocks, cells: caps.cells, packages };
     let gateway = inherited.gateway.is_some();
     let mut templates = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();
@@ -295,17 +300,18 @@ fn templates(
         for (grant, ids) in grants.iter().zip(ids) {
             let last = templates.len() + 1 == all;
             let namespace = if last { Namespace::First } else { Namespace::New };
+            let is_first = inherited.first.as_ref().is_some_and(|(name, workspace)| {
+                (name, workspace) == (&profile.name, &grant.workspace)
+            });
             templates.push(usable(profile, landlock_abi, gateway, inherited.cores).and_then(
                 |()| {
-                    let built = builder.build(profile, grant, *ids, namespace);
+                    let early = early.take_if(|_| is_first);
+                    let built = builder.build(profile, grant, *ids, namespace, early);
                     built.map_err(|error| unusable(profile, &error))
                 },
             ));
-            if let (Some(Ok(template)), Some((first, workspace))) =
-                (templates.last(), &inherited.first)
-                && (first, workspace) == (&profile.name, &grant.workspace)
-            {
-                // The call that follows waits for them. They are made while its cell is.
+            if let (Some(Ok(template)), true) = (templates.last(), is_first) {
+                // Where no process has begun with them.
                 template.late.begin(Instant::now());
             }
         }

@@ -11,7 +11,7 @@ pub(crate) mod granted;
 pub(crate) mod grants;
 mod host_mounts;
 pub(crate) mod idmapped;
-mod late;
+pub(crate) mod late;
 mod machine;
 mod own_programs;
 pub(crate) mod packages;

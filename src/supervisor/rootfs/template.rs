@@ -34,7 +34,7 @@ use super::detached::{
     devices, directories, empty_directory, gather, hidden_here, relative, write_file,
 };
 use super::error::{DuringBuild, STAGE, TemplateError, refused};
-use super::late::late_files;
+use super::late::{EarlyReader, late_files};
 use super::own_programs;
 use super::packages::{self, PackageFiles};
 use super::synthetic;
@@ -114,7 +114,8 @@ impl Template {
 }
 
 impl TemplateBuilder<'_> {
-    /// Builds the template of `profile` with `grant`, and leaves the caller inside it.
+    /// Builds the template of `profile` with `grant`, and leaves the caller inside it. `early` is the process that has
+    /// begun with its late files.
     ///
     /// # Errors
     /// A required path is missing, or a step failed.
@@ -124,6 +125,7 @@ impl TemplateBuilder<'_> {
         grant: &KeyGrant,
         ids: CellIds,
         namespace: Namespace,
+        early: Option<EarlyReader>,
     ) -> Result<Template, TemplateError> {
         self.enter(namespace)?;
         let (pieces, links) = gather(profile)?;
@@ -172,7 +174,7 @@ impl TemplateBuilder<'_> {
         // A separate mount, because the root's becomes read-only for the supervisor too.
         let writable = clone_one(c"/").during("holding the root")?;
         let namespace = self.finish()?;
-        self.hold(profile, (namespace, Rc::new(writable), terminals), shown, grants)
+        self.hold(profile, (namespace, Rc::new(writable), terminals), shown, grants, early)
     }
 
     /// Enters a copy of the host's mounts, from which parts are taken.
@@ -222,6 +224,7 @@ impl TemplateBuilder<'_> {
         held: (OwnedFd, Rc<OwnedFd>, Option<OwnedFd>),
         shown: PlacedMounts,
         grants: PlacedGrants,
+        early: Option<EarlyReader>,
     ) -> Result<Template, TemplateError> {
         let (namespace, root, terminals) = held;
         let facts = match profile.proc {
@@ -231,8 +234,8 @@ impl TemplateBuilder<'_> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let hidden = open(HIDDEN, directory, Mode::empty()).during("opening the hidden store")?;
         let devices = open("/dev", directory, Mode::empty()).during("opening the root's /dev")?;
-        let paths = shown.readable.iter().chain(&grants.all).cloned().collect();
-        let late = late_files(profile, &root, self.packages.as_ref(), paths);
+        let paths: Vec<PathBuf> = shown.readable.iter().chain(&grants.all).cloned().collect();
+        let late = late_files(profile, &root, self.packages.as_ref(), &paths, early);
         let sizes = Sizes::new(root, self.cells, profile.limits.memory, self.clocks);
         let PlacedGrants {
             by_slot,

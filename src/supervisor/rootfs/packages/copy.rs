@@ -1,222 +1,76 @@
-//! Walks through the host's `/etc` and copies unchanged files of packages, and links to them.
+//! Writes the found files and links into a template.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use md5::{Digest, Md5};
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{FileStat, Mode, fchmod, fstat, fstatat, mkdirat};
+use nix::sys::stat::{Mode, fchmod, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
-use rustix::fs::{FileType, RawDir};
 
-use super::digests::Digests;
+use super::find::{ETC, Found, FoundFile, MAX_COPIED};
 use cell::errno_of;
 use cell::late_files::Extent;
 use sys::lookup::{self, Follow};
 
-/// Maximum files and links that are copied.
-const MAX_COPIED: usize = 4_000;
-/// Maximum bytes of all copied files.
-const MAX_BYTES: u64 = 8 << 20;
-/// Maximum entries of all directories that are looked at.
-const MAX_ENTRIES: usize = 50_000;
-/// Bytes of entries that one getdents64(2) returns at most.
-const DIRECTORY_BYTES: usize = 32 << 10;
-/// Maximum levels of directories.
-const MAX_DEPTH: u8 = 8;
 /// Maximum links in a row that lead to a copied file.
 const MAX_LINKS: u8 = 4;
 
-/// Path of the host's directory in a cell.
-const ETC: &[u8] = b"/etc";
-
-/// A copy in progress. Its paths are those that cells see, as bytes: comparing their components would take a fifth of
-/// the time.
+/// A copy in progress.
 pub(super) struct Copier<'a> {
     /// The root of the template, writable.
     root: &'a OwnedFd,
     /// Paths that a cell has already.
-    shown: HashSet<&'a [u8]>,
-    digests: &'a Digests,
+    shown: &'a HashSet<Vec<u8>>,
     /// Paths that cells have now: copies, and directories that were made for them.
     copied: HashSet<Vec<u8>>,
-    bytes: u64,
-    entries: usize,
-    extent: Extent,
-    /// Links of the host with their texts, which are copied after the files.
-    links: Vec<(Vec<u8>, Vec<u8>)>,
-    buffer: Vec<u8>,
 }
 
 impl<'a> Copier<'a> {
-    pub(super) fn new(root: &'a OwnedFd, shown: &'a [PathBuf], digests: &'a Digests) -> Self {
-        Self {
-            root,
-            shown: shown.iter().map(|path| path.as_os_str().as_bytes()).collect(),
-            digests,
-            copied: HashSet::new(),
-            bytes: 0,
-            entries: 0,
-            extent: Extent::All,
-            links: Vec::new(),
-            buffer: Vec::new(),
-        }
+    pub(super) fn new(root: &'a OwnedFd, shown: &'a HashSet<Vec<u8>>) -> Self {
+        Self { root, shown, copied: HashSet::new() }
     }
 
-    /// Copies the files and links of `etc`.
+    /// Copies the files and links, unless a cell has them already.
     ///
     /// # Errors
-    /// The errno of a file that could not be written. Files that cannot be read are left out.
-    pub(super) fn copy(mut self, etc: &OwnedFd) -> Result<Extent, Errno> {
-        self.walk(etc, c".", &mut ETC.to_owned(), MAX_DEPTH)?;
-        self.copy_links()?;
-        Ok(self.extent)
-    }
-
-    /// Copies the files of the directory `name` in `parent`, and those below it. `path` is its path
-    /// in the cell.
-    fn walk(
-        &mut self,
-        parent: &OwnedFd,
-        name: &CStr,
-        path: &mut Vec<u8>,
-        depth: u8,
-    ) -> Result<(), Errno> {
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
-        if !is_for_all(&opened, libc::S_IFDIR, 0o555) {
-            return Ok(());
-        }
-        let mut entries = self.entries(&opened, path);
-        // The same files are copied each time, should a limit be reached.
-        entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
-        for (name, kind) in entries {
+    /// The errno of a file that could not be written.
+    pub(super) fn copy(mut self, found: Found) -> Result<Extent, Errno> {
+        let Found { files, bytes, links, extent } = found;
+        for file in &files {
             if self.copied.len() >= MAX_COPIED {
-                self.extent = Extent::Limited;
-                return Ok(());
+                return Ok(Extent::Limited);
             }
-            let length = push(path, &name);
-            match kind {
-                FileType::Directory if depth == 0 => self.extent = Extent::Limited,
-                FileType::Directory => self.walk(&opened, &name, path, depth - 1)?,
-                FileType::RegularFile => self.copy_file(&opened, &name, path)?,
-                FileType::Symlink => {
-                    let mut buffer = [0; 1024];
-                    if let Ok(text) = lookup::read_link(&opened, &name, &mut buffer) {
-                        self.links.push((path.clone(), text.to_owned()));
-                    }
-                }
-                FileType::Fifo
-                | FileType::Socket
-                | FileType::CharacterDevice
-                | FileType::BlockDevice
-                | FileType::Unknown => {}
-            }
-            path.truncate(length);
-        }
-        Ok(())
-    }
-
-    /// Returns the entries of a directory that may be copied, with their types, as far as it can be
-    /// read. `path` is its path in the cell.
-    fn entries(&mut self, directory: &OwnedFd, path: &mut Vec<u8>) -> Vec<(CString, FileType)> {
-        let mut buffer = Vec::with_capacity(DIRECTORY_BYTES);
-        let mut reader = RawDir::new(directory, buffer.spare_capacity_mut());
-        let mut entries = Vec::new();
-        while let Some(Ok(entry)) = reader.next() {
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
+            if self.is_shown(&file.path) {
                 continue;
             }
-            self.entries += 1;
-            if self.entries > MAX_ENTRIES {
-                self.extent = Extent::Limited;
-                break;
-            }
-            let mut kind = entry.file_type();
-            // Some filesystems do not have it in the directory.
-            if kind == FileType::Unknown
-                && let Ok(status) = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)
-            {
-                kind = FileType::from_raw_mode(status.st_mode);
-            }
-            let length = push(path, name);
-            if self.may_be_copied(path, kind) {
-                entries.push((name.to_owned(), kind));
-            }
-            path.truncate(length);
+            self.make_parents(&file.path)?;
+            self.write_file(file, bytes.get(file.bytes.clone()).unwrap_or_default())?;
+            self.copied.insert(file.path.clone());
         }
-        entries
+        let linked = self.copy_links(links)?;
+        Ok(if linked == Extent::All { extent } else { linked })
     }
 
-    /// Returns true for links, files of packages, and directories that have such files below them or
-    /// next to them, unless cells have the path already.
-    fn may_be_copied(&self, path: &[u8], kind: FileType) -> bool {
-        let is_listed = match kind {
-            FileType::RegularFile => !self.digests.of(path).is_empty(),
-            FileType::Directory => self.digests.are_below(path) || self.may_have_links(path),
-            FileType::Symlink => true,
-            FileType::Fifo
-            | FileType::Socket
-            | FileType::CharacterDevice
-            | FileType::BlockDevice
-            | FileType::Unknown => false,
-        };
-        is_listed && !self.shown.contains(path)
+    /// Returns true if a cell is shown the path, or a directory above it.
+    fn is_shown(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+        let mut above = ends.filter_map(|end| path.get(..end));
+        self.shown.contains(path) || above.any(|above| self.shown.contains(above))
     }
 
-    /// Returns true for a directory in one of `/etc` that has files of packages: it may have nothing
-    /// but links to them, as `conf.d` of PHP has.
-    fn may_have_links(&self, path: &[u8]) -> bool {
-        let above = path.iter().rposition(|byte| *byte == b'/').and_then(|end| path.get(..end));
-        above.is_some_and(|above| above != b"/etc" && self.digests.are_below(above))
-    }
-
-    /// Copies a file if its bytes are those of a package.
-    fn copy_file(&mut self, parent: &OwnedFd, name: &CStr, path: &[u8]) -> Result<(), Errno> {
-        // Nothing waits for the other end, should the file have become a FIFO.
-        let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-        let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
-        let room = MAX_BYTES - self.bytes;
-        let status = match fstat(&opened) {
-            Ok(status) if is_for_all_by(&status, libc::S_IFREG, 0o444) => status,
-            Ok(_) | Err(_) => return Ok(()),
-        };
-        let length = u64::try_from(status.st_size).map_err(|_| Errno::EFBIG)?;
-        if length > room {
-            self.extent = Extent::Limited;
-            return Ok(());
-        }
-        self.buffer.resize(usize::try_from(length).map_err(|_| Errno::EFBIG)?, 0);
-        // A file that has become longer or shorter has another digest, or is as it was shipped.
-        if File::from(opened).read_exact(&mut self.buffer).is_err() {
-            return Ok(());
-        }
-        let digest: [u8; 16] = Md5::digest(&self.buffer).into();
-        if !self.digests.of(path).iter().any(|(_, listed)| *listed == digest) {
-            return Ok(());
-        }
-        self.bytes += length;
-        let mode = if status.st_mode & 0o111 == 0o111 { 0o755 } else { 0o644 };
-        self.make_parents(path)?;
-        self.write_file(path, mode)?;
-        self.copied.insert(path.to_owned());
-        Ok(())
-    }
-
-    /// Writes the buffer to a file that cells do not have yet. The file can be read when it is whole: this process can be
+    /// Writes a file that cells do not have yet. The file can be read when it is whole: this process can be
     /// killed, and the template can be full.
-    fn write_file(&self, path: &[u8], mode: u32) -> Result<(), Errno> {
-        let path = in_root(path)?;
+    fn write_file(&self, file: &FoundFile, bytes: &[u8]) -> Result<(), Errno> {
+        let path = in_root(&file.path)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
         let create = || lookup::open(self.root, &path, flags, UNFINISHED, Follow::Below);
-        let file = match create() {
+        let made = match create() {
             // Made up, such as `/etc/hosts`, or left by an earlier process.
             Err(Errno::EEXIST) if self.is_finished(&path)? => return Ok(()),
             Err(Errno::EEXIST) => {
@@ -225,9 +79,9 @@ impl<'a> Copier<'a> {
             }
             created => created?,
         };
-        let mut file = File::from(file);
-        file.write_all(&self.buffer).map_err(|error| errno_of(&error))?;
-        fchmod(&file, Mode::from_bits_truncate(mode))
+        let mut made = File::from(made);
+        made.write_all(bytes).map_err(|error| errno_of(&error))?;
+        fchmod(&made, Mode::from_bits_truncate(file.mode))
     }
 
     /// Returns true for an entry of the template that is no copy without its end.
@@ -238,17 +92,17 @@ impl<'a> Copier<'a> {
 
     /// Copies links that lead to a path in `/etc` that cells have. A link to a path elsewhere may
     /// show what the administrator has enabled.
-    fn copy_links(&mut self) -> Result<(), Errno> {
+    fn copy_links(&mut self, mut links: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Extent, Errno> {
+        links.retain(|(path, _)| !self.is_shown(path));
         for _ in 0..MAX_LINKS {
-            let links = std::mem::take(&mut self.links);
             let before = links.len();
+            let mut left = Vec::new();
             for (path, text) in links {
                 if self.copied.len() >= MAX_COPIED {
-                    self.extent = Extent::Limited;
-                    return Ok(());
+                    return Ok(Extent::Limited);
                 }
                 if !self.is_in_cells(&target(&path, &text)) {
-                    self.links.push((path, text));
+                    left.push((path, text));
                     continue;
                 }
                 self.make_parents(&path)?;
@@ -257,19 +111,19 @@ impl<'a> Copier<'a> {
                     Err(errno) => return Err(errno),
                 }
             }
-            if self.links.len() == before {
+            links = left;
+            if links.len() == before {
                 break;
             }
         }
-        Ok(())
+        Ok(Extent::All)
     }
 
     /// Returns true if a cell has the path in `/etc`: as a copy, or as a part of the host that it
     /// is shown.
     fn is_in_cells(&self, path: &Path) -> bool {
-        let is_shown = |above: &Path| self.shown.contains(above.as_os_str().as_bytes());
-        let is_copied = self.copied.contains(path.as_os_str().as_bytes());
-        path.starts_with("/etc") && (is_copied || path.ancestors().any(is_shown))
+        let bytes = path.as_os_str().as_bytes();
+        path.starts_with("/etc") && (self.copied.contains(bytes) || self.is_shown(bytes))
     }
 
     /// Makes the directories above a path in the cell.
@@ -293,31 +147,9 @@ impl<'a> Copier<'a> {
 /// Mode of a copy until it is whole: no cell can read it.
 const UNFINISHED: u32 = 0;
 
-/// Appends a name to a path. Returns the length before, to which the path is truncated later.
-fn push(path: &mut Vec<u8>, name: &CStr) -> usize {
-    let length = path.len();
-    path.push(b'/');
-    path.extend(name.to_bytes());
-    length
-}
-
 /// Converts a path of cells to one that is relative to their root.
 fn in_root(path: &[u8]) -> Result<CString, Errno> {
     CString::new(path.strip_prefix(b"/").unwrap_or(path)).map_err(|_| Errno::EINVAL)
-}
-
-/// Opens an entry of a directory of the host. Does not leave its filesystem, and follows no links.
-fn open(directory: &OwnedFd, name: &CStr, flags: i32) -> Result<OwnedFd, Errno> {
-    lookup::open(directory, name, flags, 0, Follow::Beneath)
-}
-
-/// Returns true for a file of the type that owner, group and others may use in all of these ways.
-fn is_for_all(opened: &OwnedFd, kind: libc::mode_t, ways: libc::mode_t) -> bool {
-    fstat(opened).is_ok_and(|status| is_for_all_by(&status, kind, ways))
-}
-
-fn is_for_all_by(status: &FileStat, kind: libc::mode_t, ways: libc::mode_t) -> bool {
-    status.st_mode & libc::S_IFMT == kind && status.st_mode & ways == ways
 }
 
 /// Returns the path to which a link at `path` with this text leads.
@@ -338,7 +170,9 @@ fn target(path: &[u8], text: &[u8]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use super::super::find::Finder;
     use super::*;
+    use md5::{Digest, Md5};
     use std::fs::Permissions;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -388,7 +222,9 @@ mod tests {
         let digests = super::super::digests::read(&File::open(at("status"))?)?;
         let root = OwnedFd::from(File::open(at("root"))?);
         let etc = OwnedFd::from(File::open(at("etc"))?);
-        Copier::new(&root, &[], &digests).copy(&etc)?;
+        let nothing = HashSet::new();
+        let found = Finder::new(&nothing, &digests).find(&etc);
+        assert_eq!(Copier::new(&root, &nothing).copy(found)?, Extent::All);
         let mode = |name: &str| Ok::<_, std::io::Error>(at(name).metadata()?.mode() & 0o7777);
         let modes = [
             ("d/unfinished", "shipped", 0o644),

@@ -184,11 +184,22 @@ fn conffile(entry: &[u8]) -> Option<(&[u8], Digest)> {
 
 /// Parses the 32 digits of a digest.
 pub(super) fn digest(word: &[u8]) -> Option<Digest> {
-    if word.len() != 32 || !word.iter().all(u8::is_ascii_hexdigit) {
-        return None;
+    let word: &[u8; 32] = word.try_into().ok()?;
+    let (pairs, _) = word.as_chunks::<2>();
+    let mut digest = [0; 16];
+    for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
+        *byte = nibble(*high)? << 4 | nibble(*low)?;
     }
-    let number = u128::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
-    Some(number.to_be_bytes())
+    Some(digest)
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

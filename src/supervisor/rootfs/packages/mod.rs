@@ -12,15 +12,17 @@
 //! second file with the digest of a given one, which is not possible for MD5 either. A package can
 //! ship one of two files with the same digest, but its author has written both.
 //!
-//! `digests` reads dpkg's database, `ucf` that of ucf, and `copy` walks through `/etc`.
+//! `digests` reads dpkg's database, `ucf` that of ucf, `find` walks through `/etc`, and `copy` writes what was found.
 
 mod copy;
 mod digests;
+mod find;
 mod ucf;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::errno::Errno;
 
@@ -29,6 +31,8 @@ use cell::c_path;
 use cell::late_files::Extent;
 use sys::mount::open_resolved;
 use ucf::Ucf;
+
+pub(crate) use find::Found;
 
 /// The database of dpkg, with the digests of configuration files.
 const DPKG: &str = "/var/lib/dpkg/status";
@@ -62,23 +66,33 @@ impl PackageFiles {
         }
     }
 
-    /// Returns the descriptors that [`Self::copy`] needs.
+    /// Returns the descriptors that [`Self::find`] needs.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let of_ucf = self.ucf.iter().flat_map(Ucf::descriptors);
         [self.etc.as_fd(), self.dpkg.as_fd()].into_iter().chain(of_ucf)
     }
 
-    /// Copies the unchanged files into `/etc` below `root`, except for the paths `shown`, which a
-    /// cell has already. Links that lead to a copied file, or into one of these paths that is in
-    /// `/etc`, are copied too.
+    /// Reads the unchanged files and the texts of links. Leaves out files and directories of `skipped`, paths that a cell
+    /// has already.
     ///
     /// # Errors
-    /// The errno of reading a database or of writing a file.
-    pub(crate) fn copy(&self, root: &OwnedFd, shown: &[PathBuf]) -> Result<Extent, Errno> {
+    /// The errno of reading a database.
+    pub(crate) fn find(&self, skipped: &HashSet<Vec<u8>>) -> Result<Found, Errno> {
         let mut digests = digests::read(&self.dpkg)?;
         if let Some(ucf) = &self.ucf {
             digests.extend(ucf.entries()?);
         }
-        copy::Copier::new(root, shown, &digests).copy(&self.etc)
+        Ok(find::Finder::new(skipped, &digests).find(&self.etc))
+    }
+}
+
+impl Found {
+    /// Writes the files into `/etc` below `root`, except for the paths `shown`, which a cell has already. Links that lead
+    /// to a copied file, or into one of these paths that is in `/etc`, are copied too.
+    ///
+    /// # Errors
+    /// The errno of writing a file.
+    pub(crate) fn copy(self, root: &OwnedFd, shown: &HashSet<Vec<u8>>) -> Result<Extent, Errno> {
+        copy::Copier::new(root, shown).copy(self)
     }
 }
