@@ -21,6 +21,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Unshare]),
     claim("copies_are_limited_in_number_and_size", limits).only(For::Root).needs(&[Need::Unshare]),
     claim("all_files_in_etc_have_a_reason", reasons).needs(&[Need::Python]),
+    claim("the_process_that_reads_them_sees_only_etc", only_etc).needs(&[Need::Strace]),
     claim("the_machine_is_made_up", machine).needs(&[Need::Python]),
     claim("temporary_files_are_the_cell_s_own", temporary_files),
     claim("programs_find_their_configuration", programs),
@@ -238,6 +239,25 @@ fn is_in_a_package(digest: &str) -> Result<bool, Failed> {
         }
     }
     Ok(false)
+}
+
+/// The process of `run` that reads the host's files enters `/etc` before it opens anything.
+fn only_etc(caller: &Caller) -> Check {
+    let trace = caller.home.join("trace");
+    let mut command = caller.outside("strace");
+    command.args(["-f", "-q", "-e", "trace=chroot,openat,openat2,getdents64", "-o"]).arg(&trace);
+    command.arg(caller.binary()).args(["run", "--", "/bin/true"]);
+    equal("code", Finished::run(command, patience())?.code, 0)?;
+    let text = std::fs::read_to_string(&trace)?;
+    let pid = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    // strace(1) cannot read the path, as the process is not dumpable.
+    let entered: Vec<_> = text.lines().filter(|line| line.contains(" chroot(")).collect();
+    let [entered] = entered.as_slice() else { return Err(format!("{entered:?}").into()) };
+    holds("it succeeds", entered, entered.ends_with("= 0"))?;
+    let calls: Vec<_> = text.lines().filter(|line| pid(line) == pid(entered)).collect();
+    equal("the first call", calls.first(), Some(entered))?;
+    let listings = calls.iter().filter(|line| line.contains(" getdents64(")).count();
+    holds("it lists directories", listings, listings > 10)
 }
 
 /// Ids are not the host's, and processors are those of the cell.

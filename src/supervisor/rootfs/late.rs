@@ -53,8 +53,8 @@ const OLDER: [Sysno; 1] = [Sysno::mkdir];
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: [Sysno; 0] = [];
 
-/// The call by which a process that was started before its template gets the template's root.
-const RECEIVED: Sysno = Sysno::recvmsg;
+/// Further calls of a process that is started before its template: it receives the template's root, and enters it.
+const EARLY: [Sysno; 2] = [Sysno::recvmsg, Sysno::fchdir];
 /// Maximum bytes of the paths that such a process gets with the root.
 const MAX_SHOWN: usize = 128 << 10;
 
@@ -135,12 +135,16 @@ fn read_early(
     skipped: &Paths,
     link: &OwnedFd,
 ) -> Result<Extent, Errno> {
-    confine(packages.descriptors().chain([link.as_fd()]), Some(RECEIVED))?;
+    // The host's mounts are still there: of these the process sees its read-only mount of `/etc`.
+    nix::unistd::fchdir(packages.etc())?;
+    nix::unistd::chroot(".")?;
+    confine(packages.descriptors().chain([link.as_fd()]), &EARLY)?;
     let found = packages.find(skipped)?;
     let mut bytes = Vec::with_capacity(MAX_SHOWN);
     let received = socket::receive_into(link, &mut bytes, PacketWait::Yes)?;
     let [root, ..] = received.fds;
     let root = root.filter(|_| !received.cut).ok_or(Errno::EPIPE)?;
+    nix::unistd::fchdir(&root)?;
     write(machine, &root, Some(found), &unpacked(&bytes))
 }
 
@@ -171,7 +175,8 @@ pub(crate) fn late_files(
         let shown = Rc::clone(&shown);
         Box::new(move || {
             let held = packages.iter().flat_map(|packages| packages.descriptors());
-            confine(held.chain([root.as_fd()]), None)?;
+            nix::unistd::fchdir(&*root)?;
+            confine(held.chain([root.as_fd()]), &[])?;
             let found = packages.as_ref().map(|packages| packages.find(&shown)).transpose()?;
             write(machine, &root, found, &shown)
         })
@@ -183,36 +188,32 @@ pub(crate) fn late_files(
 }
 
 /// Confines the process, which then has no descriptors but `held`.
-fn confine<'a>(
-    held: impl Iterator<Item = BorrowedFd<'a>>,
-    received: Option<Sysno>,
-) -> Result<(), Errno> {
+fn confine<'a>(held: impl Iterator<Item = BorrowedFd<'a>>, further: &[Sysno]) -> Result<(), Errno> {
     fds::keep_only(held)?;
     // Reads only what every user may read: no capability of the supervisor helps it.
     caps::clear_current()?;
     // Cells with other ids read the files.
     umask(Mode::from_bits_truncate(0o022));
     // `run` starts the process before the supervisor has a filter.
-    bpf::load(&filter(received)?)
+    bpf::load(&filter(further)?)
 }
 
-/// Writes the files of a machine, and those that were found, into the template with this root.
+/// Writes the files of a machine, and those that were found, into the template with this root, the current directory.
 fn write(
     machine: Option<Machine>,
     root: &OwnedFd,
     found: Option<Found>,
     shown: &Paths,
 ) -> Result<Extent, Errno> {
-    nix::unistd::fchdir(root)?;
     if let Some(Machine { processors }) = machine {
         machine::write(processors).map_err(|error| errno_of(&error))?;
     }
     found.map_or(Ok(Extent::All), |found| found.copy(root, shown))
 }
 
-/// Compiles the filter of the process.
-fn filter(received: Option<Sysno>) -> Result<Vec<Instruction>, Errno> {
-    Filter::of_calls(CALLS.into_iter().chain(OLDER).chain(received)).compile()
+/// Compiles the filter of the process, which allows these further calls.
+fn filter(further: &[Sysno]) -> Result<Vec<Instruction>, Errno> {
+    Filter::of_calls(CALLS.into_iter().chain(OLDER).chain(further.iter().copied())).compile()
 }
 
 #[cfg(test)]
@@ -249,7 +250,7 @@ mod tests {
         let directory = tempfile::tempdir()?;
         let root = OwnedFd::from(std::fs::File::open(directory.path())?);
         // Compiled here: the process only makes system calls, as another thread may hold a lock.
-        let filter = filter(None)?;
+        let filter = filter(&[])?;
         let late = LateFiles::new(Box::new(move || {
             bpf::load(&filter)?;
             let refused = Err(Errno::EPERM);
@@ -271,8 +272,8 @@ mod tests {
     -> Result<(), Box<dyn std::error::Error>> {
         let directory = tempfile::tempdir()?;
         let root = OwnedFd::from(std::fs::File::open(directory.path())?);
-        let early = filter(Some(RECEIVED))?;
-        let late = filter(None)?;
+        let early = filter(&EARLY)?;
+        let late = filter(&[])?;
         for (filter, received) in [(early, Ok(true)), (late, Err(Errno::EPERM))] {
             let flags = SockFlag::SOCK_CLOEXEC;
             let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -281,8 +282,11 @@ mod tests {
                 bpf::load(&filter)?;
                 let got = packets::receive(&theirs, &mut [0; 8], PacketWait::No);
                 let is_same = got.map(|got| got.fds.iter().flatten().count() == 1) == received;
+                let is_entered = nix::unistd::fchdir(&root) == received.map(drop);
                 let is_silent = packets::send(&theirs, &[0], &[]) == Err(Errno::EPERM);
-                if is_same && is_silent { Ok(Extent::All) } else { Err(Errno::EPROTO) }
+                let is_outside = nix::unistd::chroot(".") == Err(Errno::EPERM);
+                let is_as_expected = is_same && is_entered && is_silent && is_outside;
+                if is_as_expected { Ok(Extent::All) } else { Err(Errno::EPROTO) }
             })?;
             let ended = loop {
                 match process::collect(&process.pidfd)? {

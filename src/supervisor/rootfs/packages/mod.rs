@@ -66,6 +66,11 @@ impl PackageFiles {
         }
     }
 
+    /// Returns the mount of `/etc`.
+    pub(crate) fn etc(&self) -> BorrowedFd<'_> {
+        self.etc.as_fd()
+    }
+
     /// Returns the descriptors that [`Self::find`] needs.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let of_ucf = self.ucf.iter().flat_map(Ucf::descriptors);
