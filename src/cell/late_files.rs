@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::fmt::{Debug, Formatter};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use nix::sys::signal::Signal;
 
 use sys::process::{self, Child, Side};
 use sys::raw;
+use sys::socket::{self, PacketWait};
 
 /// Time after which the process is killed and jobs do without the missing files: the host's
 /// filesystem may not answer.
@@ -44,16 +46,53 @@ enum State {
     Due(Attempt),
     Begun {
         attempt: Attempt,
-        process: Rc<Child>,
+        process: Rc<FileMaker>,
         deadline: Instant,
+    },
+    /// Complete, but the process has not ended.
+    Made {
+        process: Rc<FileMaker>,
     },
     /// Killed, but not ended: the kernel may be in a read that no signal interrupts.
     Killed {
         attempt: Attempt,
-        process: Rc<Child>,
+        process: Rc<FileMaker>,
     },
     /// Complete, or given up.
     Over,
+}
+
+/// A process that makes files.
+#[derive(Debug)]
+pub struct FileMaker {
+    child: Child,
+    /// Socket on which it reports before it ends: freeing its memory takes a while.
+    reports: Option<OwnedFd>,
+}
+
+impl FileMaker {
+    /// Returns the descriptors on which the process reports, and which is readable when it has ended.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.child.pidfd.as_fd()].into_iter().chain(self.reports.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Returns what the process has reported: 0, or [`LIMITED`].
+    fn report(&self) -> Option<i32> {
+        let mut byte = [0];
+        let received = socket::receive(self.reports.as_ref()?, &mut byte, PacketWait::No);
+        // Anything else counts as no report: its end shows what has happened.
+        received.ok().filter(|received| received.bytes == byte.len())?;
+        byte.first().map(|code| i32::from(*code)).filter(|code| matches!(*code, 0 | LIMITED))
+    }
+}
+
+/// Reports that the files are made, on a socket whose other end is that of [`LateFiles::begun`].
+///
+/// # Errors
+/// The errno of write(2).
+pub fn report(socket: impl AsFd, extent: Extent) -> Result<(), Errno> {
+    let code = u8::try_from(code(Ok(extent))).map_err(|_| Errno::EINVAL)?;
+    nix::unistd::write(socket, &[code]).map(drop)
 }
 
 /// Work that is to be done, and the number of processes that were started for it.
@@ -74,10 +113,12 @@ impl LateFiles {
         Self { state: RefCell::new(State::Due(Attempt { work, started: 0 })) }
     }
 
-    /// Returns the state while a process that was started at `began` makes the files. If it fails, `work` is done.
-    pub fn begun(work: Work, process: Child, began: Instant) -> Self {
+    /// Returns the state while a process that was started at `began` makes the files, and reports it on `reports`. If it
+    /// fails, `work` is done.
+    pub fn begun(work: Work, child: Child, reports: OwnedFd, began: Instant) -> Self {
         let attempt = Attempt { work, started: 1 };
-        let state = State::Begun { attempt, process: Rc::new(process), deadline: began + MAX_TIME };
+        let process = Rc::new(FileMaker { child, reports: Some(reports) });
+        let state = State::Begun { attempt, process, deadline: began + MAX_TIME };
         Self { state: RefCell::new(state) }
     }
 
@@ -92,16 +133,20 @@ impl LateFiles {
         let mut state = self.state.borrow_mut();
         let mut attempt = match std::mem::replace(&mut *state, State::Over) {
             State::Due(attempt) => attempt,
-            other @ (State::Begun { .. } | State::Killed { .. } | State::Over) => {
+            other @ (State::Begun { .. }
+            | State::Made { .. }
+            | State::Killed { .. }
+            | State::Over) => {
                 *state = other;
                 return false;
             }
         };
         attempt.started += 1;
         match start(&attempt.work) {
-            Ok(process) => {
+            Ok(child) => {
                 let deadline = now + MAX_TIME;
-                *state = State::Begun { attempt, process: Rc::new(process), deadline };
+                let process = Rc::new(FileMaker { child, reports: None });
+                *state = State::Begun { attempt, process, deadline };
                 true
             }
             Err(errno) => {
@@ -121,17 +166,26 @@ impl LateFiles {
         let mut state = self.state.borrow_mut();
         let next = match std::mem::replace(&mut *state, State::Over) {
             State::Begun { attempt, process, deadline } => {
-                match process::collect(&process.pidfd)? {
-                    Some(ended) => after(attempt, ended.code),
-                    None if now < deadline => State::Begun { attempt, process, deadline },
-                    None => {
-                        process::signal(&process.pidfd, Signal::SIGKILL)?;
+                let reported = process.report();
+                match (process::collect(&process.child.pidfd)?, reported) {
+                    (None, Some(code)) => {
+                        warn_of_limit(code);
+                        State::Made { process }
+                    }
+                    (Some(ended), _) => after(attempt, reported.or(ended.code)),
+                    (None, None) if now < deadline => State::Begun { attempt, process, deadline },
+                    (None, None) => {
+                        process::signal(&process.child.pidfd, Signal::SIGKILL)?;
                         tracing::warn!("reading /etc took too long: some files are not in cells");
                         State::Killed { attempt, process }
                     }
                 }
             }
-            State::Killed { attempt, process } => match process::collect(&process.pidfd)? {
+            State::Made { process } => match process::collect(&process.child.pidfd)? {
+                Some(_) => State::Over,
+                None => State::Made { process },
+            },
+            State::Killed { attempt, process } => match process::collect(&process.child.pidfd)? {
                 Some(_) => attempt.failed(),
                 None => State::Killed { attempt, process },
             },
@@ -147,10 +201,12 @@ impl LateFiles {
     }
 
     /// Returns the process until it is reaped, and when it must be killed.
-    pub fn process(&self) -> Option<(Rc<Child>, Option<Instant>)> {
+    pub fn process(&self) -> Option<(Rc<FileMaker>, Option<Instant>)> {
         match &*self.state.borrow() {
             State::Begun { process, deadline, .. } => Some((Rc::clone(process), Some(*deadline))),
-            State::Killed { process, .. } => Some((Rc::clone(process), None)),
+            State::Made { process } | State::Killed { process, .. } => {
+                Some((Rc::clone(process), None))
+            }
             State::Due(_) | State::Over => None,
         }
     }
@@ -163,20 +219,30 @@ impl LateFiles {
 pub fn start(work: impl FnOnce() -> Result<Extent, Errno>) -> Result<Child, Errno> {
     match process::clone3(0, None)? {
         Side::Parent(process) => Ok(process),
-        Side::Child => process::exit_now(match work() {
-            Ok(Extent::All) => 0,
-            Ok(Extent::Limited) => LIMITED,
-            Err(errno) => raw(errno),
-        }),
+        Side::Child => process::exit_now(code(work())),
+    }
+}
+
+/// Returns the exit code of a process with this result.
+fn code(result: Result<Extent, Errno>) -> i32 {
+    match result {
+        Ok(Extent::All) => 0,
+        Ok(Extent::Limited) => LIMITED,
+        Err(errno) => raw(errno),
+    }
+}
+
+fn warn_of_limit(code: i32) {
+    if code == LIMITED {
+        tracing::warn!("the packages' files in /etc exceed a limit: some are not in cells");
     }
 }
 
 /// Returns the state after the process has ended with an exit code, or by a signal.
 fn after(attempt: Attempt, code: Option<i32>) -> State {
     match code {
-        Some(0) => State::Over,
-        Some(LIMITED) => {
-            tracing::warn!("the packages' files in /etc exceed a limit: some are not in cells");
+        Some(code @ (0 | LIMITED)) => {
+            warn_of_limit(code);
             State::Over
         }
         Some(errno) => {
@@ -196,6 +262,7 @@ impl Debug for LateFiles {
         let state = match &*self.state.borrow() {
             State::Due(_) => "due",
             State::Begun { .. } => "begun",
+            State::Made { .. } => "made",
             State::Killed { .. } => "killed",
             State::Over => "over",
         };
@@ -206,6 +273,7 @@ impl Debug for LateFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
     /// Calls `settle` until the process is reaped.
     fn settled(late: &LateFiles, now: Instant) {
@@ -241,12 +309,20 @@ mod tests {
         assert!(!late.begin(now) && late.process().is_none());
     }
 
+    /// Starts the work `first` in a process that can report on the socket that it gets, and `ENOSPC` after it.
+    fn begun(first: impl FnOnce(&OwnedFd) -> Result<Extent, Errno>, now: Instant) -> LateFiles {
+        let kind = SockType::SeqPacket;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)
+            .expect("a pair of sockets");
+        let child = start(|| first(&theirs)).expect("a process");
+        LateFiles::begun(Box::new(|| Err(Errno::ENOSPC)), child, ours, now)
+    }
+
     #[test]
     fn the_work_is_done_where_the_process_that_was_started_before_it_has_failed() {
         for (first, processes) in [(Ok(Extent::All), 0), (Err(Errno::EPIPE), 2)] {
             let now = Instant::now();
-            let process = start(|| first).expect("a process");
-            let late = LateFiles::begun(Box::new(|| Err(Errno::ENOSPC)), process, now);
+            let late = begun(|_| first, now);
             assert!(late.are_awaited() && !late.begin(now), "not two at a time");
             settled(&late, now);
             for _ in 0..processes {
@@ -255,6 +331,41 @@ mod tests {
             }
             assert!(!late.begin(now) && late.process().is_none(), "{first:?}");
         }
+    }
+
+    #[test]
+    fn jobs_do_not_wait_for_the_end_of_a_process_that_has_reported() {
+        for extent in [Extent::All, Extent::Limited] {
+            let now = Instant::now();
+            let late = begun(
+                |socket| {
+                    report(socket, extent)?;
+                    loop {
+                        nix::unistd::pause();
+                    }
+                },
+                now,
+            );
+            let patience = now + Duration::from_secs(20);
+            while late.are_awaited() {
+                assert_eq!(late.settle(now), Ok(false));
+                assert!(Instant::now() < patience, "no report");
+            }
+            let (process, deadline) = late.process().expect("a process to reap");
+            assert!(deadline.is_none() && !late.begin(now));
+            process::signal(&process.child.pidfd, Signal::SIGKILL).expect("a signal");
+            settled(&late, now);
+            assert!(late.process().is_none() && !late.begin(now), "{extent:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_reports_something_else_has_not_made_the_files() {
+        let now = Instant::now();
+        let late = begun(|socket| nix::unistd::write(socket, b"x").and(Err(Errno::EPIPE)), now);
+        settled(&late, now);
+        assert!(late.begin(now), "the work is done");
+        settled(&late, now);
     }
 
     #[test]

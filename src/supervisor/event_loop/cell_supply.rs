@@ -16,7 +16,7 @@ use crate::cells::pooled_cell::{PoolEvent, PooledCell};
 use crate::cells::prestart;
 use cell::Shared;
 use cell::cgroup::Parent;
-use cell::late_files::LateFiles;
+use cell::late_files::{FileMaker, LateFiles};
 use cell::measure::Operator;
 use cell::payload::Scratch;
 use cell::report::raw;
@@ -24,7 +24,6 @@ use cell::slot::Slot;
 use model::job::SessionId;
 use model::outcome::Failure;
 use model::wire::CallId;
-use sys::process::Child;
 
 /// The owner of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +147,7 @@ impl CellSupply {
     }
 
     /// Returns the processes that make files of templates, with the time at which each is killed.
-    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (Rc<Child>, Option<Instant>)> {
+    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (Rc<FileMaker>, Option<Instant>)> {
         self.late_files.iter().filter_map(|late| late.process())
     }
 

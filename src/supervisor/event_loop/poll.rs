@@ -14,7 +14,7 @@ use crate::cells::cell::{Cell, CellSocket};
 use crate::sessions::shell::Shell;
 use cell::slot::Slot;
 
-/// The subject of an event: the link, that to the gateway, the end of a process that makes files of a template, or a
+/// The subject of an event: the link, that to the gateway, a process that makes files of a template, or a
 /// source of the cell in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {

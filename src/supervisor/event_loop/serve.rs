@@ -85,8 +85,8 @@ impl Supervisor {
         if let Some(link) = self.gateway.descriptor() {
             list.add(Token::Gateway, link, self.gateway.interest());
         }
-        for (maker, _) in &makers {
-            list.add(Token::LateFiles, maker.pidfd.as_fd(), PollFlags::POLLIN);
+        for fd in makers.iter().flat_map(|(maker, _)| maker.descriptors()) {
+            list.add(Token::LateFiles, fd, PollFlags::POLLIN);
         }
         for cell in self.supply.pool.cells() {
             list.add_cell(cell, None);

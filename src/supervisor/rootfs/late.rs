@@ -62,7 +62,7 @@ const MAX_SHOWN: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct EarlyReader {
     process: Child,
-    /// Carries the template's root. Closed without it, the process ends.
+    /// Carries the template's root to the process, and its report back. Closed without the root, the process ends.
     link: OwnedFd,
     began: Instant,
 }
@@ -92,7 +92,7 @@ impl EarlyReader {
             // The process sees the end of the link, and fails.
             tracing::debug!(%errno, "a template's root cannot be sent");
         }
-        LateFiles::begun(work, process, began)
+        LateFiles::begun(work, process, link, began)
     }
 }
 
@@ -145,7 +145,9 @@ fn read_early(
     let [root, ..] = received.fds;
     let root = root.filter(|_| !received.cut).ok_or(Errno::EPIPE)?;
     nix::unistd::fchdir(&root)?;
-    write(machine, &root, Some(found), &unpacked(&bytes))
+    let extent = write(machine, &root, Some(found), &unpacked(&bytes))?;
+    late_files::report(link, extent)?;
+    Ok(extent)
 }
 
 /// Returns the files and directories of the host that the profile shows where they are.
