@@ -100,9 +100,6 @@ pub(crate) fn run(inherited: Inherited, go_signal: GoSignal) -> ! {
 
 fn boot(mut inherited: Inherited, go_signal: &GoSignal) -> Result<Supervisor, StepError> {
     if inherited.bare.is_none() {
-        // In the supervisor, because main would have to wait for it. Before anything is read, and
-        // before a cell's socket exists: a socket made earlier would belong to the host's network.
-        unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
         // Before any time is taken, and while this process still owns its files in /proc.
         inherited.clocks = clocks::begin()?;
     }
@@ -148,6 +145,10 @@ fn boot_with_namespaces(
     limits::all_cells(inherited.caps.processes).during("capping processes")?;
     silence().during("closing the operator's streams")?;
     private_mounts().during("making mounts private")?;
+    let packages = HeldPackages::start(inherited);
+    // In the supervisor, because main would have to wait for it, and after the reader has begun. Before a cell's socket
+    // exists: a socket made earlier would belong to the host's network.
+    unshare(CloneFlags::CLONE_NEWNET).during("making a network namespace")?;
     let (proc, proc_kind) = procfs().during("opening /proc")?;
     let landlock_abi = landlock::kernel_abi();
     // Templates are made for cells with other uids, which must be able to read them whatever the
@@ -155,7 +156,7 @@ fn boot_with_namespaces(
     let operator_umask = umask(Mode::from_bits_truncate(0o022));
     slot_mounts::receive(grants::slot_mounts_mut(&mut inherited.grants), &go_signal.wait)
         .during("mounting the grants for each cell")?;
-    let keys = keys(inherited, &proc, proc_kind, landlock_abi)?;
+    let keys = keys(inherited, packages, &proc, proc_kind, landlock_abi)?;
     let memory = inherited.cgroups.hold();
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
         nix::unistd::setgroups(&[]).during("dropping supplementary groups")?;
@@ -232,6 +233,7 @@ fn procfs() -> Result<(OwnedFd, ProcKind), Errno> {
 /// Designs the cells of every key. Waits for the scope only after everything else is done.
 fn keys(
     inherited: &mut Inherited,
+    packages: HeldPackages,
     proc: &OwnedFd,
     proc_kind: ProcKind,
     landlock_abi: u32,
@@ -242,7 +244,8 @@ fn keys(
         grants.iter().map(|grant| inherited.ids.of_key(profile, grant)).collect::<Vec<_>>()
     };
     let ids: Vec<_> = inherited.profiles.iter().zip(&inherited.grants).map(of_profile).collect();
-    let mut templates = templates(inherited, &ids, proc, proc_kind, landlock_abi)?.into_iter();
+    let templates = templates(inherited, packages, &ids, proc, proc_kind, landlock_abi)?;
+    let mut templates = templates.into_iter();
     scope::settle(&mut inherited.scope, &inherited.link, &mut inherited.cgroups);
     let memory = inherited.cgroups.hold();
     let recording = recording(inherited);
@@ -268,17 +271,32 @@ fn keys(
     Ok(keys)
 }
 
-/// Starts to read the late files of the cell that is made first. The call of `run` waits for them, and they take longer
-/// than its template.
-fn early_reader(inherited: &Inherited, packages: Option<&Rc<PackageFiles>>) -> Option<EarlyReader> {
-    let (first, _) = inherited.first.as_ref()?;
-    let profile = inherited.profiles.iter().find(|profile| profile.name == *first)?;
-    EarlyReader::start(profile, packages)
+/// The files of packages for all templates.
+struct HeldPackages {
+    files: Option<Rc<PackageFiles>>,
+    /// A process that reads them for the cell that is made first.
+    early: Option<EarlyReader>,
+}
+
+impl HeldPackages {
+    /// Opens the files, and starts to read them for the cell that is made first: the call of `run` waits for them, and
+    /// they take longer than its template.
+    fn start(inherited: &Inherited) -> Self {
+        let Inherited { profiles, first, .. } = inherited;
+        let is_shown = profiles.iter().any(|profile| profile.packaged_etc);
+        let files = if is_shown { PackageFiles::hold().map(Rc::new) } else { None };
+        let first = first
+            .as_ref()
+            .and_then(|(name, _)| profiles.iter().find(|profile| profile.name == *name));
+        let early = first.and_then(|profile| EarlyReader::start(profile, files.as_ref()));
+        Self { files, early }
+    }
 }
 
 /// Builds the template of every key, then leaves the host's mounts.
 fn templates(
     inherited: &Inherited,
+    packages: HeldPackages,
     ids: &[Vec<CellIds>],
     proc: &OwnedFd,
     proc_kind: ProcKind,
@@ -288,11 +306,15 @@ fn templates(
     let base = openat(proc.as_fd(), "self/ns/mnt", flags, Mode::empty())
         .during("holding the first namespace")?;
     let Inherited { clocks, caps, .. } = inherited;
-    let shows_packages = inherited.profiles.iter().any(|profile| profile.packaged_etc);
-    let packages = if shows_packages { PackageFiles::hold().map(Rc::new) } else { None };
-    let mut early = early_reader(inherited, packages.as_ref());
-    let builder =
-        TemplateBuilder { base, proc, proc_kind, clocks: *clocks, cells: caps.cells, packages };
+    let HeldPackages { files, mut early } = packages;
+    let builder = TemplateBuilder {
+        base,
+        proc,
+        proc_kind,
+        clocks: *clocks,
+        cells: caps.cells,
+        packages: files,
+    };
     let gateway = inherited.gateway.is_some();
     let mut templates = Vec::new();
     let all: usize = inherited.grants.iter().map(Vec::len).sum();

@@ -56,8 +56,8 @@ pub struct HeldResources {
 /// Without a cgroup namespace: with `nsdelegate`, as systemd mounts version 2, a process can only
 /// move others below the root of its cgroup namespace (cgroups(7)), and the cells' groups are
 /// siblings of the supervisor's. Each cell has its own cgroup namespace. Without a network
-/// namespace too, which takes as long as all the others: the child makes it as its first step,
-/// while main continues (`boot`).
+/// namespace too, which takes as long as all the others: the child makes it while main
+/// continues (`boot_with_namespaces`).
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
