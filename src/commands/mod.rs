@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod error;
 pub mod exit;
 mod format;
+pub mod fuzz;
 pub mod grants;
 pub mod launch;
 mod lazy_arguments;
@@ -77,6 +78,8 @@ pub enum Command {
     Doctor(LazyArguments<doctor::DoctorArguments>),
     /// Attack the sandbox with the escape corpus, on this machine
     Selftest(LazyArguments<selftest::SelftestArguments>),
+    /// Make random system calls in the sandbox, on this machine
+    Fuzz(LazyArguments<fuzz::FuzzArguments>),
     /// Check policies, show their decision for a tool, or make a tool
     Policy(LazyArguments<policy::PolicyArguments>),
     /// List, show and check profiles, or learn what a command needs beyond one
@@ -135,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Setup(LazyArguments(arguments)) => setup::main(&arguments),
         Command::Doctor(LazyArguments(arguments)) => doctor::main(&arguments, config),
         Command::Selftest(LazyArguments(arguments)) => selftest::main(&arguments),
+        Command::Fuzz(LazyArguments(arguments)) => fuzz::main(&arguments),
         Command::Policy(LazyArguments(arguments)) => policy::main(&arguments, config),
         Command::Profile(LazyArguments(arguments)) => profile::main(&arguments, config),
         Command::Project(LazyArguments(arguments)) => project::main(&arguments, config),

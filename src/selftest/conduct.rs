@@ -13,6 +13,7 @@ use super::judge::{
 use super::launch::{Bench, PRIVATE};
 use super::resources;
 use super::run_result::{Ran, RunEnd};
+use super::served::{Served, ServerPlace};
 use super::stage::Stage;
 
 /// The verdict on one attack.
@@ -127,7 +128,13 @@ pub fn all(
         }
         on_progress(done.fetch_add(1, Ordering::Relaxed).saturating_add(1));
     };
-    let workers = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
+    let workers = match &bench.target {
+        // A server may limit the calls of one client.
+        Target::Served(_) => 2,
+        Target::Own | Target::Lower | Target::Other(_) => {
+            std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8))
+        }
+    };
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -178,8 +185,11 @@ fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<A
     let shortage = resources::short_of(probe, &bench.directory);
     let shown =
         match (judge::without_control(probe, is_root, bench.outer), &shortage, &bench.target) {
-            (_, Some(why), Target::Other(_)) => {
+            (_, Some(why), Target::Other(_) | Target::Served(_)) => {
                 return Ok(AttackVerdict::NotApplicable { why: why.clone() });
+            }
+            (_, None, Target::Served(served)) if is_elsewhere(served) => {
+                ControlResult::NotHere("the server runs on another machine".to_owned())
             }
             (Some(shown), _, _) => shown,
             (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
@@ -189,10 +199,23 @@ fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<A
         if let Some(first) = &probe.first {
             bench.inside(probe, first, stage)?;
         }
-        bench.inside(probe, &probe.run, stage)
+        bench.inside(probe, line_inside(bench, probe), stage)
     })?;
     let verdict = judge::verdict(probe, &bench.target, shown, &seen);
     Ok(judge::known(probe, &bench.target, bench.memory, verdict))
+}
+
+/// Returns the line that is run in the sandbox. Other sandboxes show what they grant at the path that
+/// it has outside, where the control finds it too.
+fn line_inside<'a>(bench: &Bench, probe: &'a Attack) -> &'a str {
+    match (&bench.target, &probe.control_run) {
+        (Target::Other(_), Some(line)) if probe.is_granted_directory() => line,
+        _ => &probe.run,
+    }
+}
+
+fn is_elsewhere(served: &Served) -> bool {
+    matches!(served.place, ServerPlace::Elsewhere(_))
 }
 
 fn control(bench: &Bench, probe: &Attack) -> std::io::Result<ControlResult> {
@@ -219,6 +242,11 @@ fn observe(
     run: impl Fn(&Stage) -> std::io::Result<Ran>,
 ) -> std::io::Result<(Observed, Option<String>)> {
     let mut stage = Stage::new(probe, &bench.helper)?;
+    if let Target::Served(served) = &bench.target
+        && let Some((words, secret)) = served.planted()
+    {
+        stage.use_planted(words, secret);
+    }
     let ran = run(&stage)?;
     let hits = stage.hits(probe, &ran);
     let is_short =

@@ -246,6 +246,11 @@ pub struct Attack {
 }
 
 impl Attack {
+    /// Returns true if it is about a directory that is granted.
+    pub(crate) fn is_granted_directory(&self) -> bool {
+        self.options.iter().any(|option| option == "--ro" || option == "--rw")
+    }
+
     /// Returns a call in the attack's lines that only other architectures have.
     pub(crate) fn missing_call(&self) -> Option<&str> {
         let lines = [&self.first, &self.control_run].into_iter().flatten().chain([&self.run]);
@@ -278,6 +283,14 @@ pub fn corpus() -> Result<Vec<Attack>, String> {
         }
     }
     Ok(probes)
+}
+
+/// Parses one attack that is in no file of the corpus.
+///
+/// # Errors
+/// The mistake in the text.
+pub(crate) fn single(text: &str) -> Result<Attack, String> {
+    toml::from_str(text).map_err(|mistake| mistake.to_string())
 }
 
 /// Parses an attack; keys that its table does not set have the values of `shared`.

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::corpus::{Attack, ControlMode, Harm, When, Whom};
 use super::run_result::Ran;
+use super::served::Served;
 use super::targets::Sandbox;
 
 /// The sandbox that the corpus runs against.
@@ -14,7 +15,9 @@ pub enum Target {
     Own,
     /// The same in the tier `landlock+seccomp`.
     Lower,
-    Other(Sandbox),
+    Other(Box<Sandbox>),
+    /// A server with a shell tool.
+    Served(Box<Served>),
 }
 
 /// Result of running an attack.
@@ -122,7 +125,7 @@ pub fn known(
     let reason = match target {
         Target::Own => expected.map(|known| &known.why),
         Target::Lower => probe.lower.breach.as_ref().or(expected.map(|known| &known.why)),
-        Target::Other(_) => None,
+        Target::Other(_) | Target::Served(_) => None,
     };
     match (verdict, reason) {
         (AttackVerdict::Breach { seen }, Some(reason)) => {
@@ -146,8 +149,12 @@ pub fn not_applicable(
     };
     let reason = match (wrong_user, target, &probe.ours) {
         (Some(wrong_user), _, _) => wrong_user.to_owned(),
-        (None, Target::Other(_), Some(why)) => why.clone(),
-        (None, Target::Other(sandbox), None) if sandbox.leaves_out(probe).is_some() => {
+        (None, Target::Served(_), Some(why)) => why.clone(),
+        (None, Target::Other(sandbox), Some(why)) if !sandbox.grants_for(probe) => why.clone(),
+        (None, Target::Served(served), None) if served.leaves_out(probe).is_some() => {
+            served.leaves_out(probe).unwrap_or_default()
+        }
+        (None, Target::Other(sandbox), _) if sandbox.leaves_out(probe).is_some() => {
             sandbox.leaves_out(probe).unwrap_or_default()
         }
         (None, _, _) if probe.missing_call().is_some() => {
@@ -241,7 +248,7 @@ pub fn verdict(
         Target::Lower => {
             is_held(&probe.elsewhere, &seen.ran) || is_held(&probe.lower.held, &seen.ran)
         }
-        Target::Other(_) => is_held(&probe.elsewhere, &seen.ran),
+        Target::Other(_) | Target::Served(_) => is_held(&probe.elsewhere, &seen.ran),
     };
     if !is_held(&probe.held, &seen.ran) && !is_held_elsewhere {
         let story = seen.ran.summary();

@@ -56,7 +56,7 @@ fn seen(said: &str, code: i32) -> Observed {
 }
 
 fn other() -> Target {
-    Target::Other(Sandbox::named_or_typed("box --all").expect("well-formed"))
+    Target::Other(Box::new(Sandbox::named_or_typed("box --all").expect("well-formed")))
 }
 
 #[test]

@@ -12,13 +12,21 @@ use std::time::{Duration, Instant};
 
 use super::corpus::{Attack, ControlMode, Network, StartMode};
 use super::judge::{Isolation, Memory, OuterFilter, Target};
+use super::mcp_client::Surroundings;
 use super::run_result::{Ran, RunEnd};
+use super::served::{Served, ServerPlace};
 use super::stage::{self, Stage};
+use super::targets::Granted;
 use model::profile::calls;
 use model::receipt::Tier;
+use model::shells::ShellKind;
 
 /// Path of the helper in a cell.
 const HELPER_IN_CELL: &str = "/mnt/cofferdam-probe";
+/// Stands for the helper's path in a run on a server.
+const HELPER_ON_SERVER: &str = "{probe}";
+/// Maximum time of a run on a server that is not an attack.
+const MAX_TRIAL_TIME: Duration = Duration::from_secs(30);
 /// Directory for the private directories of cells in the lower tier.
 pub const PRIVATE: &str = "private";
 /// Maximum time to remove these after the last attack.
@@ -78,16 +86,47 @@ impl Bench {
     /// # Errors
     /// The program cannot be started or observed.
     pub fn inside(&self, probe: &Attack, line: &str, stage: &Stage) -> std::io::Result<Ran> {
+        if let Target::Served(served) = &self.target {
+            return self.inside_server(served, probe, line, stage);
+        }
         let location = self.location(stage);
         let line = stage.fill(&location.entered(line), &location);
         let argv = vec!["bash".to_owned(), "-c".to_owned(), line];
         let words = match &self.target {
             Target::Own | Target::Lower => [self.command_line(probe, stage), argv].concat(),
             Target::Other(sandbox) => {
-                sandbox.around(argv, |word| stage.fill(word, &self.outside(stage)))
+                let fill = |word: &str| stage.fill(word, &self.outside(stage));
+                let granted = sandbox.granted(&probe.options).unwrap_or_default();
+                let directory = stage.work.parent().unwrap_or(&self.directory);
+                let settings = sandbox.write_settings(directory, &granted, fill)?;
+                sandbox.around(argv, &granted, &settings, fill)
             }
+            Target::Served(_) => argv,
         };
         self.run(probe, &self.with_network(probe, words, stage), stage)
+    }
+
+    /// Sends a line to a server, and performs the attack's steps outside of it meanwhile.
+    fn inside_server(
+        &self,
+        served: &Served,
+        probe: &Attack,
+        line: &str,
+        stage: &Stage,
+    ) -> std::io::Result<Ran> {
+        let id = stage::random()?;
+        let location = served.location(&id);
+        let line = stage.fill(&location.entered(line), &location);
+        let within = Duration::from_secs(probe.within) * self.pace;
+        let surroundings = Surroundings { directory: &stage.work, secret: &stage.secret };
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| served.run(&line, &id, helpers::PROBE, within, surroundings));
+            while !call.is_finished() {
+                stage.observe();
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            call.join().map_err(|_| std::io::Error::other("the call has panicked"))?
+        })
     }
 
     /// Returns the command with which the words run in the network that the attack requires.
@@ -146,18 +185,44 @@ impl Bench {
         self.run(probe, &self.with_network(probe, words, stage), stage)
     }
 
-    /// Returns a command that runs the helper in the sandbox; it must print `EBADF`.
-    pub fn trial(&self) -> Vec<String> {
+    /// Runs the helper in the sandbox; it must print `EBADF`. Returns both streams.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn trial(&self) -> std::io::Result<[String; 2]> {
         let number = calls::number("close").map(|number| number.to_string());
         let number = number.unwrap_or_default();
         let helper = self.helper_inside();
-        self.prefixed([helper, "call".to_owned(), number, "-1".to_owned()])
+        self.printed([helper, "call".to_owned(), number, "-1".to_owned()])
     }
 
-    /// Returns a command that is not an attack, with the sandbox's words before it.
-    fn prefixed<const N: usize>(&self, words: [String; N]) -> Vec<String> {
+    /// Runs a command that is not an attack in the sandbox. Returns both streams.
+    fn printed<const N: usize>(&self, words: [String; N]) -> std::io::Result<[String; 2]> {
+        if let Target::Served(served) = &self.target {
+            let id = stage::random()?;
+            // The path of the helper is that of this run.
+            let own = served.location(&id).helper;
+            let words = words.map(|word| if word == HELPER_ON_SERVER { own.clone() } else { word });
+            let line = words.map(|word| ShellKind::Sh.quoted(&word)).join(" ");
+            let line = line.replace(&ShellKind::Sh.quoted(&own), &own);
+            let surroundings = Surroundings { directory: &self.directory, secret: &id };
+            let ran = served.run(&line, &id, helpers::PROBE, MAX_TRIAL_TIME, surroundings)?;
+            return Ok([ran.stdout, ran.stderr]);
+        }
+        let words = self.prefixed(words)?;
+        let missing = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+        let (program, rest) = words.split_first().ok_or_else(missing)?;
+        let output = Command::new(program).args(rest).stdin(Stdio::null()).output();
+        let output = output
+            .map_err(|error| std::io::Error::new(error.kind(), format!("{program}: {error}")))?;
+        Ok([output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// Returns a command with the sandbox's words before it.
+    fn prefixed<const N: usize>(&self, words: [String; N]) -> std::io::Result<Vec<String>> {
         let helper = self.helper.display().to_string();
-        match &self.target {
+        Ok(match &self.target {
+            Target::Served(_) => words.into(),
             Target::Own | Target::Lower => {
                 let mut all = self.granted(Some(&self.config));
                 all.push("--".to_owned());
@@ -165,9 +230,12 @@ impl Bench {
                 all
             }
             Target::Other(sandbox) => {
-                sandbox.around(words.into(), |word| word.replace("{probe}", &helper))
+                let fill = |word: &str| word.replace("{probe}", &helper);
+                let granted = Granted::default();
+                let settings = sandbox.write_settings(&self.directory, &granted, fill)?;
+                sandbox.around(words.into(), &granted, &settings, fill)
             }
-        }
+        })
     }
 
     /// Compares the sandbox's mount and pid namespaces with the host's by their inode numbers,
@@ -177,11 +245,14 @@ impl Bench {
     /// The program cannot be started or observed.
     pub fn seen_isolation(&self) -> std::io::Result<Isolation> {
         const LINE: &str = "stat -Lc %i /proc/self/ns/mnt /proc/self/ns/pid";
-        let words = self.prefixed(["bash", "-c", LINE].map(str::to_owned));
-        let Some((program, rest)) = words.split_first() else { return Ok(Isolation::Shared) };
-        let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let inside: Vec<&str> = text.lines().collect();
+        if let Target::Served(served) = &self.target
+            && matches!(served.place, ServerPlace::Elsewhere(_))
+        {
+            // There is nothing to compare with.
+            return Ok(Isolation::Shared);
+        }
+        let [text, _] = self.printed(["bash", "-c", LINE].map(str::to_owned))?;
+        let inside: Vec<&str> = text.split_whitespace().collect();
         let outside = |name| {
             std::fs::metadata(format!("/proc/self/ns/{name}")).map(|file| file.ino().to_string())
         };
@@ -198,10 +269,8 @@ impl Bench {
     /// # Errors
     /// The program cannot be started.
     pub fn measured_pace(&self) -> std::io::Result<u32> {
-        let words = self.prefixed(["true"].map(str::to_owned));
-        let Some((program, rest)) = words.split_first() else { return Ok(1) };
         let began = Instant::now();
-        Command::new(program).args(rest).stdin(Stdio::null()).output()?;
+        self.printed(["true"].map(str::to_owned))?;
         let times = began.elapsed().as_millis().div_ceil(FAST_RUN.as_millis());
         Ok(u32::try_from(times).unwrap_or(MAX_PACE).clamp(1, MAX_PACE))
     }
@@ -232,7 +301,7 @@ impl Bench {
         let config = config.into_iter().flat_map(|path| ["--config".to_owned(), text(path)]);
         let (tier, helper) = match &self.target {
             Target::Lower => (Tier::Bare, text(&self.helper)),
-            Target::Own | Target::Other(_) => {
+            Target::Own | Target::Other(_) | Target::Served(_) => {
                 (Tier::Full, format!("{}:{HELPER_IN_CELL}", text(&self.helper)))
             }
         };
@@ -315,6 +384,7 @@ impl Bench {
     fn helper_inside(&self) -> String {
         match &self.target {
             Target::Own => HELPER_IN_CELL.to_owned(),
+            Target::Served(_) => HELPER_ON_SERVER.to_owned(),
             Target::Lower | Target::Other(_) => self.helper.display().to_string(),
         }
     }
@@ -334,7 +404,9 @@ impl Bench {
                 tmp: "$TMPDIR".to_owned(),
                 made: true,
             },
-            Target::Other(_) => stage::RunLocation { made: false, ..self.outside(stage) },
+            Target::Other(_) | Target::Served(_) => {
+                stage::RunLocation { made: false, ..self.outside(stage) }
+            }
         }
     }
 

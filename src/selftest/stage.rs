@@ -27,6 +27,40 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// The profile of [`Stage::config`].
 const PROFILE: &str = "shows";
 
+/// Names of all placeholders.
+const PLACEHOLDERS: [&str; 24] = [
+    "abstract",
+    "dir",
+    "free",
+    "grant",
+    "hello",
+    "hello_tls",
+    "key",
+    "marker",
+    "name",
+    "nameless",
+    "port",
+    "port6",
+    "porthex",
+    "probe",
+    "rooted",
+    "secret",
+    "sentinel",
+    "shm",
+    "shows",
+    "socket",
+    "tmp",
+    "udp",
+    "unlisted",
+    "user",
+];
+
+/// Returns true for the name of a placeholder. Lines have other words in braces, which are the
+/// shell's.
+pub(crate) fn is_placeholder(name: &str) -> bool {
+    PLACEHOLDERS.contains(&name)
+}
+
 /// Where a line runs, and the values of two placeholders there.
 #[derive(Debug, Clone)]
 pub struct RunLocation {
@@ -157,6 +191,12 @@ impl Stage {
             ("{user}", user()),
         ];
         self.words.extend(words);
+    }
+
+    /// Uses targets that stand on another machine for the placeholders that they have values for.
+    pub(crate) fn use_planted(&mut self, words: BTreeMap<&'static str, String>, secret: &str) {
+        self.words.extend(words);
+        secret.clone_into(&mut self.secret);
     }
 
     fn add_targets(&mut self, names: impl Fn(&str) -> bool) -> std::io::Result<()> {
@@ -413,7 +453,7 @@ fn repository(directory: &Path) -> std::io::Result<()> {
 }
 
 /// Returns 32 random hexadecimal digits.
-fn random() -> std::io::Result<String> {
+pub(crate) fn random() -> std::io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

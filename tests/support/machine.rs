@@ -16,6 +16,8 @@ pub const CGROUPS: &str = "/sys/fs/cgroup";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Bc,
+    /// bubblewrap.
+    Bwrap,
     /// A virtual machine of tests/kernels whose kernel hands crashes to a socket (Linux 6.16).
     CrashSocket,
     /// Version 2 with memory, pids and cpu, at the place where root makes its groups.
@@ -77,6 +79,7 @@ impl Need {
     pub fn name(self) -> &'static str {
         match self {
             Self::Bc => "bc",
+            Self::Bwrap => "bwrap",
             Self::CgroupV2 => "cgroup-v2",
             Self::Fish => "fish",
             Self::Fuse => "fuse",
@@ -124,6 +127,7 @@ impl Need {
     pub fn is_met(self) -> bool {
         match self {
             Self::Bc => starts(&["/usr/bin/bc", "--version"]),
+            Self::Bwrap => starts(&["/usr/bin/bwrap", "--version"]),
             Self::CgroupV2 => has_cgroup_v2(),
             Self::Fish => starts(&["/usr/bin/fish", "--version"]),
             Self::Fuse => std::path::Path::new("/dev/fuse").exists(),

@@ -14,6 +14,7 @@ mod landlock;
 mod learn;
 mod mounts;
 mod namespaces;
+mod other_sandboxes;
 mod packages;
 mod privileges;
 mod proc;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
             tests.claims(layer, claims);
         }
         tests.plain("filters", filters::TESTS, None);
+        tests.claims("other_sandboxes", &other_sandboxes::claims());
         tests.claims("tiers", &tiers::claims());
         tests.each("escape", &escape::names(), escape::check);
     })

@@ -12,7 +12,7 @@ const EXIT_STATUS: &str =
     "0 done; 125 refused or failed by cofferdam, with the reason on standard error";
 
 /// Commands that read no configuration.
-const WITHOUT_CONFIGURATION: &[&str] = &["selftest", "setup", "completions", "man"];
+const WITHOUT_CONFIGURATION: &[&str] = &["fuzz", "selftest", "setup", "completions", "man"];
 
 /// Files of the configuration, in whichever directory is in force.
 const CONFIGURATION: &[(&str, &str)] = &[

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use crate::answer::Answer;
 use crate::words::number;
-use crate::{calls, files, memory, network, processes, sys};
+use crate::{calls, files, memory, network, processes, random, sys};
 
 /// Makes the attempt named by the first word. Returns `None` if there is no such attempt, or its
 /// arguments are wrong.
@@ -46,6 +46,7 @@ pub fn attempt(words: &[&CStr]) -> Option<Answer> {
         // The second word only identifies the process.
         (b"sleep", [seconds] | [seconds, _]) => Some(processes::sleep(number(seconds.to_bytes())?)),
         (b"spin", []) => processes::spin(),
+        (b"random", _) => random::random(rest),
         _ => None,
     }
 }

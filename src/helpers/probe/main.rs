@@ -17,6 +17,7 @@ mod network;
 #[cfg(not(freestanding))]
 mod ordinary;
 mod processes;
+mod random;
 #[cfg(freestanding)]
 mod start;
 mod sys;

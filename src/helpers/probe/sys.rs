@@ -2,7 +2,9 @@
 //!
 //! An attempt may make any call with any arguments: that is the purpose of the probe. It is sound
 //! because the probe has one thread, holds no trusted data, and lets the kernel write only into
-//! buffers that [`crate::words`] made.
+//! buffers that [`crate::words`] made. The workers of [`crate::random`] are the exception: the
+//! kernel may write anywhere in them. Each is a process that is discarded, and its parent reads
+//! only a number that it has counted.
 #![allow(unsafe_code, reason = "raw system calls are the helper's purpose; this module holds them")]
 
 #[cfg(freestanding)]
@@ -153,6 +155,22 @@ pub fn touch(address: usize) {
     let byte = core::ptr::with_exposed_provenance_mut::<u8>(address);
     // SAFETY: callers pass addresses inside a writable mapping that they have just made and keep.
     unsafe { byte.write_volatile(1) }
+}
+
+/// Adds one to a number in memory that [`counted`] reads.
+pub fn count(address: usize) {
+    let number = core::ptr::with_exposed_provenance_mut::<usize>(address);
+    // SAFETY: the address is that of a page from mmap(2); a worker whose calls have unmapped it
+    // ends with a signal.
+    let made = unsafe { number.read_volatile() };
+    // SAFETY: same as above.
+    unsafe { number.write_volatile(made.wrapping_add(1)) }
+}
+
+/// Returns the number at an address.
+pub fn counted(address: usize) -> usize {
+    // SAFETY: the address is that of a page from mmap(2), which this process keeps.
+    unsafe { core::ptr::with_exposed_provenance::<usize>(address).read_volatile() }
 }
 
 /// Returns a word of the initial stack.

@@ -1,12 +1,14 @@
-//! `cofferdam selftest`: the escape corpus on this machine, against cofferdam or another sandbox.
+//! `cofferdam selftest`: the escape corpus on this machine, against cofferdam or another sandbox, or
+//! against a server with a shell tool ([`serve`]).
+
+mod serve;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::error::{CliError, print_out};
@@ -15,41 +17,42 @@ use crate::commands::terminal::colour::{Colour, Tone};
 use model::clock;
 use model::outcome::in_words;
 use model::receipt::Tier;
+use model::shells::ShellKind;
 use selftest::baseline::{Baseline, VerdictChanges};
 use selftest::conduct::{self, AttackResult};
 use selftest::corpus::{self, Attack, Class, Severity};
 use selftest::judge::Target;
 use selftest::launch::Bench;
+use selftest::mcp_client::Door;
 use selftest::report::{Mark, ReportLine, RunAbout, TargetAbout};
 use selftest::targets::{self, Sandbox};
 use selftest::{lab, remains, report};
 
 /// No cell can be made here: nothing was tried.
-const UNAVAILABLE: u8 = 3;
+pub(super) const UNAVAILABLE: u8 = 3;
 /// No verdict was possible: an error of the test itself.
-const NO_VERDICT: u8 = 2;
+pub(super) const NO_VERDICT: u8 = 2;
 /// Exit code of a shell for SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Default, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  \
     cofferdam selftest\n  \
     cofferdam selftest --only kernel,files --json\n  \
     cofferdam selftest --target bwrap-hardened\n  \
     cofferdam selftest --target 'bwrap --ro-bind / / --unshare-all {}' --sarif report.sarif\n  \
-    cofferdam selftest --json --baseline before.json >now.json\n\n\
-    Exit codes: 0 all held, or nothing worse than the baseline; 1 a breach; 2 no verdict on something; 3 no cell can be made here")]
+    cofferdam selftest --json --baseline before.json >now.json\n  \
+    cofferdam selftest serve http://127.0.0.1:8080/mcp --here\n\n\
+    Exit codes: 0 all held, or nothing worse than the baseline; 1 a breach; 2 no verdict on something; 3 no cell can be made here"
+)]
 pub struct SelftestArguments {
-    /// Only attacks of this class
-    #[arg(long, value_name = "CLASS", value_enum)]
-    pub class: Option<Class>,
-    /// Only attacks of these topics: files, processes, network, egress, kernel, resources, information
-    #[arg(long, value_name = "TOPIC,…", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Only attacks whose success would be at least this severe
-    #[arg(long, value_name = "SEVERITY", value_enum)]
-    pub severity: Option<Severity>,
+    #[command(subcommand)]
+    pub command: Option<SelftestCommand>,
+    #[command(flatten)]
+    pub choice: ChoiceArguments,
     /// Only these attacks, by their ids
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
@@ -67,6 +70,40 @@ pub struct SelftestArguments {
     /// List the attacks with their sources, run nothing
     #[arg(long)]
     pub list: bool,
+    #[command(flatten)]
+    pub reports: ReportArguments,
+    /// Run a command in the network of attacks on egress, and write to this file which hosts it reached
+    #[arg(long, value_name = "FILE", hide = true, requires = "words")]
+    pub within_lab: Option<PathBuf>,
+    /// The command for it
+    #[arg(value_name = "COMMAND", last = true, hide = true, requires = "within_lab")]
+    pub words: Vec<String>,
+}
+
+/// What else is attacked.
+#[derive(Debug, Clone, Subcommand)]
+pub enum SelftestCommand {
+    /// Attack a server of MCP with a shell tool: is it a sandbox?
+    Serve(Box<serve::ServeArguments>),
+}
+
+/// The attacks to run.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ChoiceArguments {
+    /// Only attacks of this class
+    #[arg(long, value_name = "CLASS", value_enum)]
+    pub class: Option<Class>,
+    /// Only attacks of these topics: files, processes, network, egress, kernel, resources, information
+    #[arg(long, value_name = "TOPIC,…", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Only attacks whose success would be at least this severe
+    #[arg(long, value_name = "SEVERITY", value_enum)]
+    pub severity: Option<Severity>,
+}
+
+/// The reports to write.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ReportArguments {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -82,16 +119,13 @@ pub struct SelftestArguments {
     /// Fail only if a verdict is worse than in this earlier report of --json
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
-    /// Run a command in the network of attacks on egress, and write to this file which hosts it reached
-    #[arg(long, value_name = "FILE", hide = true, requires = "words")]
-    pub within_lab: Option<PathBuf>,
-    /// The command for it
-    #[arg(value_name = "COMMAND", last = true, hide = true, requires = "within_lab")]
-    pub words: Vec<String>,
 }
 
 /// Runs the command; the exit code is one of those above, or the verdict's.
 pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
+    if let Some(SelftestCommand::Serve(typed)) = &typed.command {
+        return serve::main(typed);
+    }
     if let Some(record) = &typed.within_lab {
         let failed = |error| broken(format!("the network of the test: {error}"));
         let code = lab::run(record, &typed.words).map_err(failed)?;
@@ -104,35 +138,45 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
         print_out(&rows.text())?;
         return Ok(0);
     }
-    let probes = chosen(typed)?;
+    let probes = chosen(&typed.choice, &typed.ids)?;
     if typed.list {
         let line = |probe: &Attack| format!("{}  {} ({})\n", probe.id, probe.title, probe.source);
         print_out(&probes.iter().map(line).collect::<String>())?;
         return Ok(0);
     }
-    // First: a mistake in a file's name should not cost a run.
-    let baseline = typed.baseline.as_deref().map(earlier).transpose()?;
-    check_files(typed)?;
     let target = match (&typed.target, typed.tier.unwrap_or_default()) {
-        (Some(target), _) => Target::Other(
+        (Some(target), _) => Target::Other(Box::new(
             Sandbox::named_or_typed(target)
                 .map_err(|reason| CliError::new(format!("selftest: --target: {reason}")))?,
-        ),
+        )),
         (None, Tier::Full) => Target::Own,
         (None, Tier::Bare) => Target::Lower,
     };
     if target == Target::Own || target == Target::Lower {
-        check_root(&IdMap::read()?)?;
+        check_root()?;
     }
-    let about = about(&target)?;
+    let about = about(&target, typed.target.as_deref())?;
     let target = match target {
-        Target::Other(sandbox) => Target::Other(sandbox.resolved()),
-        Target::Own | Target::Lower => target,
+        Target::Other(sandbox) => Target::Other(Box::new(sandbox.resolved())),
+        Target::Own | Target::Lower | Target::Served(_) => target,
     };
-    let results = verdicts(target, &probes)?;
+    judged(target, &probes, about, &typed.reports)
+}
+
+/// Runs the attacks and reports the verdicts. Returns the exit code.
+fn judged(
+    target: Target,
+    probes: &[Attack],
+    about: RunAbout,
+    reports: &ReportArguments,
+) -> Result<u8, CliError> {
+    // First: a mistake in a file's name should not cost a run.
+    let baseline = reports.baseline.as_deref().map(earlier).transpose()?;
+    check_files(reports)?;
+    let results = verdicts(target, probes)?;
     let about = RunAbout { time: clock::now(), ..about };
-    write_files(typed, &results, &about)?;
-    let text = if typed.json {
+    write_files(reports, &results, &about)?;
+    let text = if reports.json {
         report::json(&results, &about).map_err(unwritten)?
     } else {
         let colour = Colour::of_output();
@@ -145,20 +189,36 @@ pub fn main(typed: &SelftestArguments) -> Result<u8, CliError> {
     }
 }
 
-/// Describes the run; the time is that of its end.
-fn about(target: &Target) -> Result<RunAbout, CliError> {
-    let own = |tier: Tier| TargetAbout {
+/// Describes the run; the time is that of its end. `typed` is the target as typed.
+pub(super) fn about(target: &Target, typed: Option<&str>) -> Result<RunAbout, CliError> {
+    let own = |tier: Tier, again: &str| TargetAbout {
         name: selftest::OWN.to_owned(),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         command: ["cofferdam", "run", "--tier", tier.name()].map(str::to_owned).into(),
+        again: again.to_owned(),
     };
+    let quoted =
+        |word: &str| match word.chars().all(|one| one.is_alphanumeric() || "-_./:".contains(one)) {
+            true => word.to_owned(),
+            false => ShellKind::Sh.quoted(word),
+        };
     let target = match target {
-        Target::Own => own(Tier::Full),
-        Target::Lower => own(Tier::Bare),
+        Target::Own => own(Tier::Full, "selftest"),
+        Target::Lower => own(Tier::Bare, "selftest --tier landlock+seccomp"),
         Target::Other(sandbox) => TargetAbout {
             name: sandbox.name.clone(),
             version: sandbox.version(),
             command: sandbox.command.clone(),
+            again: format!("selftest --target {}", quoted(typed.unwrap_or(&sandbox.name))),
+        },
+        Target::Served(served) => TargetAbout {
+            name: typed.unwrap_or_default().to_owned(),
+            version: None,
+            command: match &served.client.door {
+                Door::Http(_) => Vec::new(),
+                Door::Command(words) => words.clone(),
+            },
+            again: format!("selftest serve {} --id", quoted(typed.unwrap_or_default())),
         },
     };
     let kernel = nix::sys::utsname::uname().map_err(broken)?;
@@ -172,7 +232,7 @@ fn about(target: &Target) -> Result<RunAbout, CliError> {
 }
 
 /// Checks that the reports that were asked for can be written.
-fn check_files(typed: &SelftestArguments) -> Result<(), CliError> {
+fn check_files(typed: &ReportArguments) -> Result<(), CliError> {
     let files =
         [("--junit", &typed.junit), ("--sarif", &typed.sarif), ("--markdown", &typed.markdown)];
     for (option, file) in files {
@@ -188,7 +248,7 @@ fn check_files(typed: &SelftestArguments) -> Result<(), CliError> {
 
 /// Writes the reports that were asked for.
 fn write_files(
-    typed: &SelftestArguments,
+    typed: &ReportArguments,
     results: &[AttackResult],
     about: &RunAbout,
 ) -> Result<(), CliError> {
@@ -273,8 +333,8 @@ impl IdMap {
 
 /// Refuses to run as root of a user namespace. Attacks detect root by rights that are missing there, and their controls
 /// need these rights.
-fn check_root(ids: &IdMap) -> Result<(), CliError> {
-    if !ids.is_root_of_a_container() {
+pub(super) fn check_root() -> Result<(), CliError> {
+    if !IdMap::read()?.is_root_of_a_container() {
         return Ok(());
     }
     let message =
@@ -291,9 +351,22 @@ fn broken(error: impl std::fmt::Display) -> CliError {
     CliError::new(format!("selftest: {error}")).with_code(NO_VERDICT)
 }
 
-/// Runs the attacks. Removes all files and processes that they left before it returns, also after
-/// an interruption.
+/// Runs the attacks.
 fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliError> {
+    on_bench(target, |bench| {
+        bench.memory = bench.memory_mechanism().map_err(broken)?;
+        bench.pace = bench.measured_pace().map_err(broken)?;
+        bench.no_lab = bench.lab_trial().map_err(broken)?;
+        Ok(conduct::all(bench, probes, &progress(probes.len())))
+    })
+}
+
+/// Prepares everything that runs in a sandbox share, and checks that it starts. Removes all files
+/// and processes that they left before it returns, also after an interruption.
+pub(super) fn on_bench<R>(
+    target: Target,
+    run: impl FnOnce(&mut Bench) -> Result<R, CliError>,
+) -> Result<R, CliError> {
     let directory = conduct::working_directory().map_err(|error| {
         broken(error).with_hint(
             "set TMPDIR to a directory in which programs may run; a container: --tmpfs /tmp:exec",
@@ -302,19 +375,16 @@ fn verdicts(target: Target, probes: &[Attack]) -> Result<Vec<AttackResult>, CliE
     let program = std::env::current_exe().map_err(broken)?;
     let mut bench = conduct::bench(directory.path(), program, target).map_err(broken)?;
     starts(&bench)?;
-    bench.memory = bench.memory_mechanism().map_err(broken)?;
     bench.isolation = bench.seen_isolation().map_err(broken)?;
-    bench.pace = bench.measured_pace().map_err(broken)?;
-    bench.no_lab = bench.lab_trial().map_err(broken)?;
     remains::adopt().map_err(broken)?;
     stopped_by_signals(&bench.stop).map_err(broken)?;
-    let results = conduct::all(&bench, probes, &progress(probes.len()));
+    let results = run(&mut bench);
     bench.await_sweepers();
     let left = remains::end_all();
     directory.close().map_err(broken)?;
     match (bench.is_stopped(), left) {
         (true, _) => Err(CliError::new("selftest: interrupted").with_code(INTERRUPTED)),
-        (false, 0) => Ok(results),
+        (false, 0) => results,
         (false, left) => Err(broken(format!("{left} processes of attacks could not be ended"))),
     }
 }
@@ -355,10 +425,9 @@ fn stopped_by_signals(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn chosen(typed: &SelftestArguments) -> Result<Vec<Attack>, CliError> {
+fn chosen(typed: &ChoiceArguments, ids: &[String]) -> Result<Vec<Attack>, CliError> {
     let mut probes = corpus::corpus().map_err(CliError::new)?;
-    if let Some(unknown) = typed.ids.iter().find(|id| !probes.iter().any(|probe| probe.id == **id))
-    {
+    if let Some(unknown) = ids.iter().find(|id| !probes.iter().any(|probe| probe.id == **id)) {
         return Err(CliError::new(format!("selftest: there is no attack `{unknown}`"))
             .with_hint("cofferdam selftest --list names them"));
     }
@@ -372,7 +441,7 @@ fn chosen(typed: &SelftestArguments) -> Result<Vec<Attack>, CliError> {
         typed.class.is_none_or(|class| probe.class == class)
             && typed.severity.is_none_or(|severity| probe.class.severity() >= severity)
             && (typed.only.is_empty() || typed.only.iter().any(|only| only == probe.topic))
-            && (typed.ids.is_empty() || typed.ids.contains(&probe.id))
+            && (ids.is_empty() || ids.contains(&probe.id))
     });
     Ok(probes)
 }
@@ -380,22 +449,15 @@ fn chosen(typed: &SelftestArguments) -> Result<Vec<Attack>, CliError> {
 /// Checks that the sandbox runs a program at all: a sandbox that starts nothing would pass every
 /// attack.
 fn starts(bench: &Bench) -> Result<(), CliError> {
-    let words = bench.trial();
-    let (program, arguments) =
-        words.split_first().ok_or_else(|| CliError::new("selftest: no target"))?;
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| {
-        CliError::new(format!("selftest: {program}: {error}"))
+    let printed = bench.trial().map_err(|error| {
+        CliError::new(format!("selftest: {error}"))
             .with_hint("cofferdam selftest --targets lists the sandboxes that have a name here")
             .with_code(UNAVAILABLE)
     })?;
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stdout = stdout.trim();
+    let [stdout, stderr] = printed.each_ref().map(|text| text.trim());
     if stdout == "EBADF" {
         return Ok(());
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let stderr = stderr.trim();
     Err(CliError::new(format!("selftest: the helper does not run there: {stdout} {stderr}"))
         .with_hint("cofferdam doctor names the remedy; another sandbox must let {probe} in")
         .with_code(UNAVAILABLE))
