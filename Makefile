@@ -32,7 +32,7 @@ PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 set
 KERNELS      ?= 6.1 6.12
 
 .PHONY: check-arm check-crates reproduce test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-scale test-suites test-systemd check-oldest-compiler deny
-.PHONY: help demo story test fuzz soak build dist install uninstall clean setup
+.PHONY: compare help demo story test fuzz soak build dist install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build in minutes, and run a real MCP session'
@@ -53,6 +53,7 @@ help:
 	@echo 'make soak      50,000 calls in a row (SOAK=…), 10,000 of 64 clients over HTTP, and what the server holds'
 	@echo 'make check-arm  compile it for aarch64 (root; Debian)'
 	@echo 'make test-arm  the tests on kernels $(KERNELS) of an emulated machine for aarch64 (root; Debian 12)'
+	@echo 'make compare PROGRAM=PATH  the escape corpus against every sandbox installed here, and the table of docs/comparison.md'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make check-crates  pack each crate as for the registry of Cargo, and build it from that'
 	@echo 'make reproduce  build a release in two directories, and compare the bytes (two release builds)'
@@ -158,6 +159,11 @@ check-arm:
 test-arm:
 	@scripts/setup $(RUN_NEEDS) $(ARM_NEEDS)
 	tests/kernels/run --arm $(KERNELS)
+
+# As an ordinary user, on a machine that is thrown away: attacks that are not held do what they say.
+PROGRAM ?= $(TARGET)/release/cofferdam
+compare:
+	scripts/compare $(PROGRAM) $(TARGETS)
 
 # Licences, sources, duplicates and known faults of the dependencies; needs cargo-deny.
 deny:

@@ -141,11 +141,17 @@ fn round(bench: &Bench, attack: &Attack, seed: u64) -> std::io::Result<(u64, Opt
     let before = HostState::now(&stage.watched, process)?;
     let ran = bench.inside(attack, &line, &stage)?;
     let hits = stage.hits(attack, &ran);
-    let after = HostState::now(&stage.watched, process)?;
+    let change = match HostState::now(&stage.watched, process) {
+        Ok(after) => before.first_change(&after),
+        // The calls have taken it away.
+        Err(error) => {
+            Some(format!("a file or the process of the host is not there any more: {error}"))
+        }
+    };
     stage.clear()?;
     let counts = ran.stdout.lines().filter_map(|line| line.strip_prefix("made ")?.parse().ok());
     let calls = counts.max().unwrap_or_default();
-    Ok((calls, hits.into_iter().next().or_else(|| before.first_change(&after))))
+    Ok((calls, hits.into_iter().next().or(change)))
 }
 
 /// Attributes of a file that a call may change: mode, owner, times.

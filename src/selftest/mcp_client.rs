@@ -57,6 +57,15 @@ pub enum Door {
     Command(Vec<String>),
 }
 
+impl fmt::Display for Door {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(door) => write!(formatter, "{door:?}"),
+            Self::Command(words) => formatter.write_str(&words.join(" ")),
+        }
+    }
+}
+
 /// The address of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpDoor {

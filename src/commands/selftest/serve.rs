@@ -138,7 +138,7 @@ fn served(typed: &ServeArguments) -> Result<Served, CliError> {
 fn check_tool(served: &Served, directory: &std::path::Path) -> Result<(), CliError> {
     let tools = served.client.tools(Surroundings { directory, secret: "" });
     let tools = tools.map_err(|error| {
-        CliError::new(format!("selftest: {:?}: {error}", served.client.door)).with_code(UNAVAILABLE)
+        CliError::new(format!("selftest: {}: {error}", served.client.door)).with_code(UNAVAILABLE)
     })?;
     let tool = &served.client.tool;
     if tools.contains(tool) {
