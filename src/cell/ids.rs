@@ -29,6 +29,9 @@ pub enum CellIds {
     Operator,
     /// One id per slot, which no other cell and no user has.
     BySlot,
+    /// One id for all cells of the design, which no other cell and no user has: they share the
+    /// files of a layer.
+    One(u32),
 }
 
 impl CellIds {
@@ -40,6 +43,7 @@ impl CellIds {
         match self {
             Self::Operator => Ok(0),
             Self::BySlot => cell_id(slot).ok_or(Errno::ERANGE),
+            Self::One(id) => Ok(id),
         }
     }
 
@@ -48,7 +52,7 @@ impl CellIds {
     pub fn supplementary(self) -> Supplementary {
         match self {
             Self::Operator => Supplementary::Kept,
-            Self::BySlot => Supplementary::Dropped,
+            Self::BySlot | Self::One(_) => Supplementary::Dropped,
         }
     }
 }

@@ -16,6 +16,7 @@ mod format;
 pub mod fuzz;
 pub mod grants;
 pub mod launch;
+mod layers;
 mod lazy_arguments;
 pub mod learn;
 pub mod logging;
@@ -23,6 +24,7 @@ pub mod pages;
 pub mod policy;
 pub mod profile;
 pub mod project;
+pub mod review;
 pub mod run;
 pub mod selftest;
 pub mod serve;
@@ -68,6 +70,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a program in a fresh cell
     Run(LazyArguments<run::arguments::RunArguments>),
+    /// Show the changes that cells made with --cow, and apply or discard them
+    Review(LazyArguments<review::ReviewArguments>),
     /// Serve MCP on standard input and output
     Serve(Box<LazyArguments<serve::arguments::ServeArguments>>),
     /// Evaluate an expression with bc, in a cell
@@ -133,6 +137,7 @@ pub fn main() -> ExitCode {
     let config = cli.config.as_deref();
     let done = match cli.command {
         Command::Run(LazyArguments(arguments)) => run::main(&arguments, config),
+        Command::Review(LazyArguments(arguments)) => review::main(&arguments, config),
         Command::Serve(arguments) => serve::main(&arguments.0, config, handed),
         Command::Calc(LazyArguments(arguments)) => calc::main(arguments, config),
         Command::Setup(LazyArguments(arguments)) => setup::main(&arguments),

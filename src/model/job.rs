@@ -33,6 +33,9 @@ pub enum Access {
     Repository,
     /// A directory for cells only: no program of the host acts on files in it.
     Cache,
+    /// A directory that cells change only in a layer above it (overlayfs): the directory itself
+    /// stays as it is until an operator applies the changes, which are judged then.
+    Layer,
 }
 
 /// A granted directory: its index among those that the operator granted at start.

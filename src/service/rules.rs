@@ -81,6 +81,11 @@ fn workspace_text(granted: Option<Access>) -> &'static str {
              obeys (.git, .envrc, .vscode, .idea, .claude, .mcp.json) cannot be made there: \
              make new repositories in /tmp"
         }
+        Some(Access::Layer) => {
+            "/workspace shows a directory of the host through a layer: changes are kept in the \
+             layer, any name can be made, and the host's files have not changed until a person \
+             applies the changes (cofferdam review)"
+        }
         Some(Access::Unguarded | Access::Cache) => {
             "/workspace is a directory of the host; changes are kept"
         }

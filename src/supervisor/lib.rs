@@ -38,7 +38,7 @@ pub use boot::spec::{PrivateCells, Spec};
 pub use boot::start::{Started, start, start_with_gateway};
 pub use boot::subordinate::{NoOwnIds, OwnIds, check as check_own_ids};
 pub use cells::caps::Caps;
-pub use rootfs::granted::{FileId, Granted};
+pub use rootfs::granted::{FileId, Granted, LayerDirectory};
 pub use rootfs::protect;
 pub use rootfs::sockets::Socket;
 pub use rootfs::synthetic::HOST_NAME;

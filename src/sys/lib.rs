@@ -28,6 +28,7 @@ pub mod signals;
 pub mod socket;
 pub mod terminal;
 pub mod watch;
+pub mod xattr;
 
 use nix::errno::Errno;
 

@@ -5,6 +5,7 @@ mod changes;
 mod files;
 mod git_identity;
 mod granted_sockets;
+mod layers;
 mod locks;
 mod mediated;
 mod modes;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),
+            ("layers", layers::CLAIMS),
             ("locks", locks::CLAIMS),
             ("mediated", mediated::CLAIMS),
             ("modes", modes::CLAIMS),

@@ -19,6 +19,7 @@ use super::request::{MountRequest, WORKSPACE};
 use super::tier;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
+use crate::commands::layers::store;
 use crate::commands::settings::Settings;
 use cell::c_path;
 use cell::mediate::names;
@@ -42,6 +43,7 @@ enum Flag {
     Workspace,
     Ro,
     Rw,
+    Cow,
     /// No flag: the cache, a directory that cofferdam made.
     Cache,
     /// No flag: the directory of the workspace's repository.
@@ -63,6 +65,7 @@ impl<'m> PathRequest<'m> {
             Access::ReadWrite | Access::Unguarded => Flag::Rw,
             Access::Cache => Flag::Cache,
             Access::Repository => Flag::Repository,
+            Access::Layer => Flag::Cow,
         };
         Self { flag, mount }
     }
@@ -75,6 +78,7 @@ impl fmt::Display for PathRequest<'_> {
             Flag::Workspace => "--workspace",
             Flag::Ro => "--ro",
             Flag::Rw => "--rw",
+            Flag::Cow => "--cow",
             Flag::Cache => "the cache",
             Flag::Repository => "the repository of the workspace",
         };
@@ -128,10 +132,12 @@ pub(crate) fn grant_all(
         let MountRequest { cell, access, .. } = mount.clone();
         let also = Rc::clone(&also);
         let is_linked = false;
-        let granted = Granted { host: grant.host, file: grant.file, cell, access, also, is_linked };
+        let ResolvedGrant { host, file, .. } = grant;
+        // A layer is taken once all grants have been checked.
+        let granted = Granted { host, file, cell, access, also, is_linked, layer: None };
         all.push(match flag {
             Flag::Workspace => tier::workspace(settings.tier, granted)?,
-            Flag::Ro | Flag::Rw | Flag::Cache | Flag::Repository => {
+            Flag::Ro | Flag::Rw | Flag::Cow | Flag::Cache | Flag::Repository => {
                 tier::granted(settings.tier, granted)?
             }
         });
@@ -187,7 +193,10 @@ fn configuration_paths(settings: &Settings) -> Vec<PathBuf> {
     let Settings { loaded, named_configuration, .. } = settings;
     let in_force = loaded.origin.directory().map(Path::to_owned);
     let log = loaded.config.audit_file.value.clone();
-    let named = named_configuration.iter().cloned().chain(in_force).chain(log).collect();
+    // A layer in the hands of a cell could apply itself to any directory.
+    let layers = store::directory();
+    let named =
+        named_configuration.iter().cloned().chain(in_force).chain(log).chain(layers).collect();
     config_paths::all(named, &HostContext::of_this_process())
 }
 
@@ -272,7 +281,9 @@ fn check_mode(
     let can_list = is_permitted(AccessFlags::R_OK, libc::S_IRUSR);
     let can_enter = is_permitted(AccessFlags::X_OK, libc::S_IXUSR);
     let is_usable = match request.mount.access {
-        Access::ReadWrite | Access::Unguarded | Access::Repository => can_list && can_enter,
+        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Layer => {
+            can_list && can_enter
+        }
         // One right is enough: to list names, or to open files whose names are known.
         Access::ReadOnly => can_list || can_enter,
         // The mode of a cache is repaired when it is opened.

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::commands::error::CliError;
+use crate::commands::layers::store;
 use crate::commands::settings::Settings;
 use cache::WorkspaceCache;
 use config::profile::toolchains::ToolchainChoice;
@@ -31,7 +32,7 @@ use model::profile::{HostPath, PATH, PathKind, Presence, SCRIPT_PROGRAMS};
 use model::receipt::Tier;
 use repository::RepositoryElsewhere;
 use request::{GrantRequest, GrantsFor};
-use supervisor::{Granted, PrivateCells};
+use supervisor::{FileId, Granted, LayerDirectory, PrivateCells};
 use toolchains::FoundToolchains;
 
 /// Grants in force: every path was looked up, and every socket is open.
@@ -88,6 +89,7 @@ impl GrantPlan {
                 true => settings.private_cells = PrivateCells::WithFirstSet,
                 false => workspace = Workspace::Granted(GrantId(0)),
             }
+            take_layers(&mut granted)?;
             elsewhere.place(&mut granted)?;
             settings.workspace_path = other_workspace_path(&granted);
             settings.granted = vec![granted];
@@ -131,6 +133,30 @@ fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
     };
     let other = linked.or_else(|| granted.iter().find(is_same))?;
     Some(other.cell.clone())
+}
+
+/// Takes a layer for each directory whose changes are kept apart. A directory that is granted at two paths has one.
+///
+/// # Errors
+/// A directory that cannot have a layer.
+fn take_layers(granted: &mut [Granted]) -> Result<(), CliError> {
+    let mut taken: BTreeMap<PathBuf, LayerDirectory> = BTreeMap::new();
+    for granted in granted.iter_mut().filter(|granted| granted.access == Access::Layer) {
+        if let Some(layer) = taken.get(&granted.host) {
+            granted.layer = Some(layer.clone());
+            continue;
+        }
+        let layer = store::take(&granted.host)?;
+        let file = FileId::of_file(&layer.directory).map_err(|errno| {
+            CliError::new(format!("--cow: the layer cannot be looked at: {errno}"))
+        })?;
+        let directory = LayerDirectory { host: layer.path, file };
+        taken.insert(granted.host.clone(), directory.clone());
+        granted.layer = Some(directory);
+        // Never dropped: the filter of the confined process refuses flock(2), by which a drop unlocks.
+        std::mem::forget(layer.lock);
+    }
+    Ok(())
 }
 
 /// Checks that the profile of the only call takes grants.

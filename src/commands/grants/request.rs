@@ -120,6 +120,17 @@ pub struct MountRequest {
     pub access: Access,
 }
 
+/// Checks the requests of `--cow`.
+///
+/// # Errors
+/// The flag, with a hint if there is one.
+pub(crate) fn layers(
+    typed: &[OsString],
+    home: Option<&Path>,
+) -> Result<Vec<MountRequest>, CliError> {
+    typed.iter().map(|ask| mount("--cow", ask, Access::Layer, home)).collect()
+}
+
 /// Checks the requests of `--ro` and `--rw`.
 ///
 /// # Errors
@@ -221,9 +232,14 @@ fn mount(
     }
     let cell = match (cell, access) {
         (Some(cell), _) => PathBuf::from(cell),
-        (None, Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache) => {
-            PathBuf::from(WORKSPACE)
-        }
+        (
+            None,
+            Access::ReadWrite
+            | Access::Unguarded
+            | Access::Repository
+            | Access::Cache
+            | Access::Layer,
+        ) => PathBuf::from(WORKSPACE),
         (None, Access::ReadOnly) => {
             let name = host.file_name().ok_or_else(|| {
                 bad("has no name").with_hint("name a path in the cell: HOST:CELL")

@@ -44,6 +44,10 @@ pub(crate) fn granted(tier: Tier, granted: Granted) -> Result<Granted, CliError>
     match (tier, granted.access) {
         (Tier::Full, _) => return Ok(granted),
         (Tier::Bare, Access::ReadOnly) => {}
+        (Tier::Bare, Access::Layer) => {
+            return Err(refused("--cow: a layer is an overlay, which takes a mount")
+                .with_hint("grant it with --ro; results can be printed"));
+        }
         (
             Tier::Bare,
             Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache,

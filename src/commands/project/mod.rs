@@ -209,9 +209,11 @@ fn read_with(
     let layout = layout(directory)?;
     let opened = ProjectDirectory::open(directory).map(|opened| match access {
         Access::ReadOnly => opened.laid_out(layout),
-        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
-            opened.laid_out(layout).written_by_scripts()
-        }
+        Access::ReadWrite
+        | Access::Unguarded
+        | Access::Repository
+        | Access::Cache
+        | Access::Layer => opened.laid_out(layout).written_by_scripts(),
     });
     opened.and_then(|opened| opened.read(lists)).map_err(|error| {
         let refused = CliError::new(format!("project {}: {error}", directory.display()));
@@ -277,9 +279,11 @@ pub(in crate::commands) fn with_hooks(
     project.settings = settings;
     let project = match access {
         Access::ReadOnly => project,
-        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
-            project.written_by_scripts()
-        }
+        Access::ReadWrite
+        | Access::Unguarded
+        | Access::Repository
+        | Access::Cache
+        | Access::Layer => project.written_by_scripts(),
     };
     Ok(ServedProject { project, lists })
 }

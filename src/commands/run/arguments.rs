@@ -1,6 +1,7 @@
 //! Arguments of `run`, as typed and as checked.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 
 use clap::Args;
@@ -20,6 +21,7 @@ use model::units::{Size, Time};
     cofferdam run -- uname -a\n  \
     echo 'hello' | cofferdam run -- tr a-z A-Z\n  \
     cofferdam run --rw . --timeout 5m -- make test\n  \
+    cofferdam run --cow . -- make format\n  \
     cofferdam run --ro ~/models:/models --memory 512M -- ls /models\n\n\
     Exit codes: the program's own; 128+n for signal n; 123 a limit; 124 time;\n\
     125 refused or failed by cofferdam; 126 cannot execute; 127 not found")]
@@ -28,6 +30,9 @@ pub struct RunArguments {
     pub call: CallArguments,
     #[command(flatten)]
     pub grants: GrantFlags,
+    /// Grant a host directory whose changes are kept apart until `cofferdam review` applies them, at CELL or else at /workspace
+    #[arg(long, value_name = "HOST[:CELL]")]
+    pub cow: Vec<OsString>,
     /// Lower the memory of the cell: 64M, 1G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub memory: Option<Size>,
@@ -104,6 +109,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
             .with_hint("lower-case letters, digits and dashes, such as bash or bc")
     })?;
     let mut mounts = request::mounts(&paths.ro, &paths.rw, home)?;
+    mounts.extend(request::layers(&typed.cow, home)?);
     request::check_mounts(&mounts)?;
     if typed.grants.unguarded {
         request::unguard(&mut mounts)?;

@@ -29,12 +29,14 @@ use model::units::Size;
     cofferdam serve\n  \
     cofferdam serve --workspace ~/project\n  \
     cofferdam serve --workspace ~/project:ro\n  \
+    cofferdam serve --workspace ~/project:cow\n  \
     cofferdam serve --workspace ~/project --ro ~/models --env RUST_LOG=debug --memory 4G\n  \
     cofferdam serve --tools calc,exec,info\n  \
     claude mcp add --scope user cofferdam -- cofferdam serve")]
 pub struct ServeArguments {
-    /// Grant a host directory as /workspace of every call; with :ro, for reading only
-    #[arg(long, value_name = "PATH[:ro]")]
+    /// Grant a host directory as /workspace of every call; with :ro, for reading only; with :cow, changes are kept apart
+    /// until `cofferdam review` applies them
+    #[arg(long, value_name = "PATH[:ro|:cow]")]
     pub workspace: Option<OsString>,
     /// Serve the script tools of a project, which calls have as /workspace, read-only without :rw; built-in tools are
     /// listed too if --tools names their groups
@@ -154,18 +156,20 @@ fn mounts(typed: &ServeArguments, home: Option<&Path>) -> Result<Vec<MountReques
     Ok(mounts)
 }
 
-/// Checks `PATH[:ro]`. `/` and the user's own directory as a whole are never granted.
+/// Checks `PATH[:ro|:cow]`. `/` and the user's own directory as a whole are never granted.
 pub(in crate::commands) fn check_workspace(
     ask: &OsStr,
     home: Option<&Path>,
 ) -> Result<MountRequest, CliError> {
-    let (path, access) = match ask.as_bytes().strip_suffix(b":ro") {
-        Some(path) => (OsStr::from_bytes(path), Access::ReadOnly),
-        None => (ask, Access::ReadWrite),
-    };
+    let (path, access) =
+        match (ask.as_bytes().strip_suffix(b":ro"), ask.as_bytes().strip_suffix(b":cow")) {
+            (Some(path), _) => (OsStr::from_bytes(path), Access::ReadOnly),
+            (None, Some(path)) => (OsStr::from_bytes(path), Access::Layer),
+            (None, None) => (ask, Access::ReadWrite),
+        };
     let bad = |fault: &str| CliError::new(format!("--workspace: `{}` {fault}", ask.display()));
     if path.is_empty() {
-        return Err(bad("names no directory").with_hint("write PATH or PATH:ro"));
+        return Err(bad("names no directory").with_hint("write PATH, PATH:ro or PATH:cow"));
     }
     let host = std::path::absolute(path)
         .map_err(|error| bad(&format!("is no path: {}", in_words(&error))))?;
@@ -193,6 +197,7 @@ mod tests {
         };
         assert_eq!(checked("/src/p"), granted("/src/p", Access::ReadWrite));
         assert_eq!(checked("/src/p:ro"), granted("/src/p", Access::ReadOnly));
+        assert_eq!(checked("/src/p:cow"), granted("/src/p", Access::Layer));
     }
 
     #[test]

@@ -99,9 +99,11 @@ pub(super) fn offered(
     let opened = opened.laid_out(project.layout.clone());
     let directory = match access {
         Access::ReadOnly => opened,
-        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => {
-            opened.written_by_scripts()
-        }
+        Access::ReadWrite
+        | Access::Unguarded
+        | Access::Repository
+        | Access::Cache
+        | Access::Layer => opened.written_by_scripts(),
     };
     let watcher = WatcherSpec { directory, lists, known: project.clone() };
     Ok((Arc::new(CurrentProject::new(project)), watcher))

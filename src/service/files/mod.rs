@@ -253,7 +253,8 @@ fn hint_of_errno(errno: Errno, granted: Option<Access>) -> Option<&'static str> 
             | Access::ReadWrite
             | Access::Repository
             | Access::Unguarded
-            | Access::Cache,
+            | Access::Cache
+            | Access::Layer,
         )
         | None => None,
     }

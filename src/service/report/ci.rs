@@ -43,7 +43,7 @@ const FILES: [&[u8]; 22] = [
 ];
 
 /// Returns whether a file of a workspace is one of these, in whatever directory the project lies.
-pub(super) fn runs(path: &[u8]) -> bool {
+pub fn runs(path: &[u8]) -> bool {
     let mut parts = path.rsplit(|byte| *byte == b'/');
     if parts.next().is_some_and(|name| FILES.contains(&name)) {
         return true;

@@ -12,6 +12,7 @@ mod notes;
 mod protection;
 
 pub use calculation::{Batch, BatchValue, Calculated, Exact, Plotted, Shortened, ValueOrigin};
+pub use ci::runs as runs_in_ci;
 pub use command::{
     Clamped, CommandReport, CommandState, Cut, Renewed, RunningReport, SessionAction,
     SessionFields, SessionReport, ShellState, StreamReport, are_cut,

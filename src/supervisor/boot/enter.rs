@@ -30,6 +30,7 @@ use crate::event_loop::supervisor::{Parts, Supervisor};
 use crate::rootfs::error::TemplateError;
 use crate::rootfs::grants::{self, KeyGrant};
 use crate::rootfs::late::EarlyReader;
+use crate::rootfs::layers;
 use crate::rootfs::packages::PackageFiles;
 use crate::rootfs::slot_mounts;
 use crate::rootfs::synthetic::HOST_NAME;
@@ -40,6 +41,7 @@ use cell::mediate::calls::{self, CallGroup};
 use cell::mediate::{Belongings, GuardedNames, Mediation, sockets};
 use cell::network::{LoopbackPlan, NetworkPlan};
 use cell::seccomp::Recording;
+use cell::slot::Slot;
 use cell::{
     Design, Ground, ProcKind, Root, Shared, ids, landlock, limits, mounts, record, seccomp,
 };
@@ -156,6 +158,10 @@ fn boot_with_namespaces(
     let operator_umask = umask(Mode::from_bits_truncate(0o022));
     slot_mounts::receive(grants::slot_mounts_mut(&mut inherited.grants), &go_signal.wait)
         .during("mounting the grants for each cell")?;
+    let layers = std::mem::take(&mut inherited.layers);
+    layers::mount(layers, inherited.grants.iter_mut().flatten()).map_err(|(path, errno)| {
+        StepError(format!("showing `{}` through a layer", path.display()), errno)
+    })?;
     let keys = keys(inherited, packages, &proc, proc_kind, landlock_abi)?;
     let memory = inherited.cgroups.hold();
     if inherited.ids == Ids::ByGrant && !keys.iter().any(Key::has_the_operators_ids) {
@@ -417,8 +423,11 @@ fn mediation(
     if mediated.is_empty() {
         return Ok(None);
     }
+    let layers = template.layers.iter().map(|path| cell::c_path(path));
+    let layers = layers.collect::<Result<Vec<CString>, Errno>>().map_err(system)?;
     let belongings = Belongings {
-        private: private.to_vec(),
+        // Files of a layer are the cells' own, and so are its sockets.
+        private: private.iter().cloned().chain(layers).collect(),
         cache: template.cache.as_deref(),
         sockets: template.sockets.mount_point().map(CStr::to_owned),
         granted: &template.granted,
@@ -458,7 +467,8 @@ fn design(
         facts: std::mem::take(&mut template.facts),
         tmpfs: mounts::tmpfs(profile),
         workspace: mounts::WorkspaceMounts::new(profile, has_workspace, by_slot),
-        host_slot: None,
+        // One mount of each grant, made for the one id.
+        host_slot: matches!(ids, CellIds::One(_)).then(|| Slot::new(0)),
         sockets: template.sockets,
     };
     let mut verdicts = seccomp::payload_verdicts(profile, memory);

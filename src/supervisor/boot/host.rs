@@ -142,6 +142,28 @@ impl Identity {
         }
     }
 
+    /// Returns the id of cells that share a layer, in the supervisor's map: the last but one of the
+    /// block, which no slot has. `None` if all cells have the operator's id in any case.
+    ///
+    /// # Errors
+    /// ERANGE: the block is too small for an id besides those of `cells` slots.
+    pub(crate) fn layer_id(&self, cells: u16) -> Result<Option<u32>, Errno> {
+        let Self::Root(instance) = self else { return Ok(None) };
+        let last = instance.count.checked_sub(2).filter(|id| *id > u32::from(cells));
+        last.map(Some).ok_or(Errno::ERANGE)
+    }
+
+    /// Returns the host ids for the mounts of cells that share a layer and have this id.
+    pub(crate) fn layer_ids(&self, id: Option<u32>) -> SlotIds {
+        match (self, id) {
+            (Self::Root(instance), Some(id)) => {
+                let host_id = instance.first.saturating_add(id);
+                SlotIds::One { host_id, supervisor: instance.first }
+            }
+            (Self::Root(_) | Self::Ordinary { .. }, _) => SlotIds::Shared,
+        }
+    }
+
     /// Returns which ids cells have.
     pub(crate) fn cells(&self) -> CellIds {
         match self {

@@ -7,6 +7,7 @@ use super::scope::Pending;
 use super::subordinate::Ids;
 use crate::cells::caps::Caps;
 use crate::rootfs::grants::KeyGrant;
+use crate::rootfs::layers::UnmountedLayer;
 use cell::Clocks;
 use cell::cgroup::Parent;
 use cell::ids::{HostIds, Supplementary};
@@ -23,6 +24,8 @@ pub(crate) struct Inherited {
     pub profiles: Vec<Profile>,
     /// The grants of each key, per profile: a detached mount can be attached in one template only.
     pub grants: Vec<Vec<KeyGrant>>,
+    /// Layers among the grants, until they are mounted.
+    pub layers: Vec<UnmountedLayer>,
     pub caps: Caps,
     pub operator: Operator,
     pub supplementary: Supplementary,

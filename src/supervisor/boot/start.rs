@@ -20,7 +20,10 @@ use super::spec::{PrivateCells, Spec};
 use super::streams::silence;
 use super::subordinate::{Ids, Mapping};
 use crate::cells::cell::packets;
+use crate::rootfs::error::GrantError;
+use crate::rootfs::granted::Granted;
 use crate::rootfs::grants::{self, KeyGrant};
+use crate::rootfs::layers;
 use crate::rootfs::protect::GuardedPaths;
 use crate::rootfs::slot_mounts::{self, SlotMounts};
 use crate::rootfs::sockets;
@@ -91,9 +94,11 @@ pub fn start_with_gateway(
     let bare = prepared(spec.tier, &identity)?;
     let guarded = grants::find_guarded(&spec.granted, spec.tier)?;
     let (cgroups, scope, asking) = control_groups(&spec, &identity).map_err(StartError::Link)?;
+    let layer_id = layer_id(&spec, &identity)?;
     let inherited = Inherited {
         link: theirs,
-        grants: key_grants(&spec, &guarded, &identity)?,
+        layers: layers::prepare(&spec.granted, identity.layer_ids(layer_id))?,
+        grants: key_grants(&spec, &guarded, &identity, layer_id)?,
         profiles: spec.profiles,
         record: spec.record,
         gateway: gateway.map(Arc::new),
@@ -316,19 +321,36 @@ fn map(pid: i32, identity: &Identity) -> Result<&'static [u8], Errno> {
     Ok(if uids_written && gids_written { enter::CELL_IDS } else { enter::OPERATOR_IDS })
 }
 
+/// Returns the id of cells that share a layer, if there is a layer and cells have ids by slot.
+fn layer_id(spec: &Spec, identity: &Identity) -> Result<Option<u32>, StartError> {
+    let Some(layer) = spec.granted.iter().flatten().find(|granted| granted.layer.is_some()) else {
+        return Ok(None);
+    };
+    let failed = |errno| GrantError::IdMapped { path: layer.host.clone(), errno };
+    Ok(identity.layer_id(spec.caps.cells).map_err(failed)?)
+}
+
 /// Returns the grants of each profile's keys: one key for a private workspace, and one for each
 /// granted set that the profile shows.
 fn key_grants(
     spec: &Spec,
     guarded: &[Vec<Rc<GuardedPaths>>],
     identity: &Identity,
+    layer_id: Option<u32>,
 ) -> Result<Vec<Vec<KeyGrant>>, StartError> {
     // Id-mapped mounts only exist for cells with mounts.
     let cells = if spec.tier == Tier::Full { spec.caps.cells } else { 0 };
     let ids = identity.slot_ids(cells);
-    let key = |profile: &Profile, workspace, directories| -> Result<KeyGrant, StartError> {
+    // Cells that share a layer share an id, and everything that is granted to them is mapped to it.
+    let layer_of = |granted: &[Granted]| {
+        layer_id.filter(|_| granted.iter().any(|granted| granted.layer.is_some()))
+    };
+    let key = |profile: &Profile, workspace, granted: &[Granted], guarded: &[Rc<GuardedPaths>]| {
+        let layer_id = layer_of(granted);
+        let ids = if layer_id.is_some() { identity.layer_ids(layer_id) } else { ids };
+        let directories = grants::grants(granted, guarded, ids)?;
         let sockets = sockets::grants(&spec.sockets, profile, ids)?;
-        Ok(KeyGrant { workspace, directories, sockets })
+        Ok::<KeyGrant, StartError>(KeyGrant { workspace, directories, sockets, layer_id })
     };
     let of_profile = |profile: &Profile| {
         let mut sets = spec.granted.iter().zip(guarded).zip(0..);
@@ -336,14 +358,13 @@ fn key_grants(
             PrivateCells::WithFirstSet => sets.next().filter(|_| profile.workspace),
             PrivateCells::Bare => None,
         };
-        let directories =
-            of_private.map(|((granted, guarded), _)| grants::grants(granted, guarded, ids));
-        let directories = directories.transpose()?.unwrap_or_default();
-        let mut keys = vec![key(profile, Workspace::Fresh, directories)?];
+        let (granted, guarded) =
+            of_private.map_or((&[][..], &[][..]), |((granted, guarded), _)| (granted, guarded));
+        let mut keys = vec![key(profile, Workspace::Fresh, granted, guarded)?];
         if profile.workspace {
             for ((granted, guarded), index) in sets {
-                let directories = grants::grants(granted, guarded, ids)?;
-                keys.push(key(profile, Workspace::Granted(GrantId(index)), directories)?);
+                let workspace = Workspace::Granted(GrantId(index));
+                keys.push(key(profile, workspace, granted, guarded)?);
             }
         }
         Ok(keys)

@@ -301,10 +301,11 @@ impl Ids {
     /// can connect to a granted socket.
     pub(crate) fn of_key(self, profile: &Profile, grant: &KeyGrant) -> CellIds {
         let has_grant = !grant.directories.is_empty() || !grant.sockets.is_empty();
-        match self {
-            Self::All(ids) => ids,
-            Self::ByGrant if has_grant || !is_readable_by_all(profile) => CellIds::Operator,
-            Self::ByGrant => CellIds::BySlot,
+        match (self, grant.layer_id) {
+            (Self::All(CellIds::BySlot), Some(id)) => CellIds::One(id),
+            (Self::All(ids), _) => ids,
+            (Self::ByGrant, _) if has_grant || !is_readable_by_all(profile) => CellIds::Operator,
+            (Self::ByGrant, _) => CellIds::BySlot,
         }
     }
 }

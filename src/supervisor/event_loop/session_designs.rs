@@ -92,7 +92,9 @@ fn design_in(
 ) -> Result<Design, Errno> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| errno_of(&error));
     let root = design.root()?;
-    let mut mounts = mounts::MountPlan { host_slot, ..root.mounts.clone() };
+    let mut mounts = root.mounts.clone();
+    // Cells that share a layer have one host id in any case.
+    mounts.host_slot = mounts.host_slot.or(host_slot);
     // The session has mounted one already.
     mounts.workspace.private = None;
     Ok(Design {

@@ -16,7 +16,7 @@ use super::error::{DuringBuild, GrantError, STAGE, TemplateError, refused};
 use super::granted::{Granted, Kind, attributes};
 use super::program;
 use cell::mounts::HIDDEN;
-use cell::{c_path, sealed};
+use cell::{c_path, errno_of, sealed};
 use model::job::Access;
 use model::profile::{HostPath, PathKind, Presence, Profile, SCRIPT_PROGRAMS};
 use sys::lookup::{self, Follow};
@@ -208,6 +208,8 @@ impl DetachedMount {
         let source = match (access, kind) {
             (Access::ReadOnly, Kind::Directory) if !holds_stage => Source::Sealed(held),
             (Access::ReadOnly, _) => Source::Tree(read_only(&held).map_err(here)?),
+            // Shown through its overlay only, never by itself.
+            (Access::Layer, _) => return Err(here(Errno::EINVAL)),
             (Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache, _) => {
                 let tree = clone_held(&held).map_err(here)?;
                 set_attributes(&tree, attributes(*access), Reach::Recursive).map_err(here)?;
@@ -215,6 +217,12 @@ impl DetachedMount {
             }
         };
         Ok(Self { source, target: cell.clone(), kind })
+    }
+
+    /// Takes the overlay of a layer.
+    pub(crate) fn of_layer(overlay: &OwnedFd, cell: &Path) -> Result<Self, Errno> {
+        let tree = overlay.try_clone().map_err(|error| errno_of(&error))?;
+        Ok(Self { source: Source::Tree(tree), target: cell.to_owned(), kind: Kind::Directory })
     }
 
     /// Takes a device, for the same path.

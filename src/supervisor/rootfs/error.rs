@@ -81,6 +81,12 @@ pub enum GrantError {
     Special { path: PathBuf },
     #[error("`{}` was replaced while it was being granted\nhint: start again", path.display())]
     Replaced { path: PathBuf },
+    #[error(
+        "`{}` cannot be shown through a layer: other filesystems are mounted below it\n\
+         hint: grant a directory without mounts below it, or this one with --rw",
+        path.display()
+    )]
+    MountsBelow { path: PathBuf },
     #[error("the socket `{name}` cannot be granted: {errno}")]
     Socket { name: SocketName, errno: Errno },
 }

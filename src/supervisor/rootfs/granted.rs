@@ -1,7 +1,7 @@
 //! Directories and files of the host that the operator granted.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use nix::errno::Errno;
@@ -25,6 +25,26 @@ pub struct Granted {
     pub also: Rc<[Vec<u8>]>,
     /// True if `/workspace` in the cell is a link to [`Self::cell`].
     pub is_linked: bool,
+    /// Where changes are kept, if the access is [`Access::Layer`].
+    pub layer: Option<LayerDirectory>,
+}
+
+/// The directory of a layer on the host, with `upper` and `work` of an overlay in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerDirectory {
+    /// Path without links.
+    pub host: PathBuf,
+    pub file: FileId,
+}
+
+impl LayerDirectory {
+    /// Opens the directory (O_PATH).
+    ///
+    /// # Errors
+    /// ELOOP: the path contains a link. ESTALE: it leads to another directory now.
+    pub(crate) fn hold(&self) -> Result<OwnedFd, Errno> {
+        hold_file(&self.host, self.file)
+    }
 }
 
 impl Granted {
@@ -34,7 +54,7 @@ impl Granted {
     /// ELOOP: the path contains a link. Otherwise the errno of openat2(2).
     pub fn now(host: PathBuf, cell: PathBuf, access: Access) -> Result<Self, Errno> {
         let file = FileId::of_file(&open_resolved(&c_path(&host)?)?)?;
-        Ok(Self { host, file, cell, access, also: Rc::default(), is_linked: false })
+        Ok(Self { host, file, cell, access, also: Rc::default(), is_linked: false, layer: None })
     }
 
     /// Opens the granted file or directory (O_PATH).
@@ -43,9 +63,13 @@ impl Granted {
     /// The file was replaced since the grant was checked: ELOOP: by a path with a link; ESTALE: by
     /// another file.
     pub(crate) fn hold(&self) -> Result<OwnedFd, Errno> {
-        let held = open_resolved(&c_path(&self.host)?)?;
-        if FileId::of_file(&held)? == self.file { Ok(held) } else { Err(Errno::ESTALE) }
+        hold_file(&self.host, self.file)
     }
+}
+
+fn hold_file(path: &Path, file: FileId) -> Result<OwnedFd, Errno> {
+    let held = open_resolved(&c_path(path)?)?;
+    if FileId::of_file(&held)? == file { Ok(held) } else { Err(Errno::ESTALE) }
 }
 
 /// Identity of an existing file: its device and inode numbers.
@@ -83,6 +107,10 @@ pub(crate) fn attributes(access: Access) -> u64 {
     let always = attribute::NOSUID | attribute::NODEV;
     match access {
         Access::ReadOnly => always | attribute::RDONLY,
-        Access::ReadWrite | Access::Unguarded | Access::Repository | Access::Cache => always,
+        Access::ReadWrite
+        | Access::Unguarded
+        | Access::Repository
+        | Access::Cache
+        | Access::Layer => always,
     }
 }

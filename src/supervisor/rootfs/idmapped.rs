@@ -19,6 +19,8 @@ pub(crate) enum SlotIds {
     Shared,
     /// One per slot, after `first`.
     Own { first: u32, slots: u16 },
+    /// One for all cells of a key. `supervisor` is the host id of the supervisor.
+    One { host_id: u32, supervisor: u32 },
 }
 
 impl SlotIds {
@@ -27,7 +29,11 @@ impl SlotIds {
     /// # Errors
     /// ERANGE: a slot has no id.
     pub(crate) fn host_ids(self) -> Result<Vec<u32>, Errno> {
-        let Self::Own { first, slots } = self else { return Ok(Vec::new()) };
+        let (first, slots) = match self {
+            Self::Shared => return Ok(Vec::new()),
+            Self::One { host_id, .. } => return Ok(vec![host_id]),
+            Self::Own { first, slots } => (first, slots),
+        };
         let host_id =
             |slot| cell_id(slot).and_then(|id| first.checked_add(id)).ok_or(Errno::ERANGE);
         Slot::first(slots).map(host_id).collect()
@@ -104,11 +110,31 @@ pub(crate) fn try_one(held: &OwnedFd, host_id: u32) -> Result<(), Errno> {
     OwnerMaps::default().show_as(&clone_held(held)?, owner, host_id, 0)
 }
 
+/// Makes a detached mount show the files of `owner` as those of `host_id`, and lets the supervisor make
+/// files in it, which keep its id.
+pub(crate) fn show_with_supervisor(
+    tree: &OwnedFd,
+    owner: (u32, u32),
+    host_id: u32,
+    supervisor: u32,
+) -> Result<(), Errno> {
+    let holder = NamespaceHolder::start()?;
+    let map = |id: u32| format!("{id} {host_id} 1\n{supervisor} {supervisor} 1");
+    let held = hold_maps(holder.pid(), &map(owner.0), &map(owner.1));
+    holder.kill()?;
+    set_idmap(tree, held?, 0, Reach::Recursive)
+}
+
 fn hold_mapped(pid: i32, (uid, gid): (u32, u32), host_id: u32) -> Result<OwnedFd, Errno> {
+    hold_maps(pid, &format!("{uid} {host_id} 1"), &format!("{gid} {host_id} 1"))
+}
+
+/// Writes the maps of a process's user namespace, and opens it.
+fn hold_maps(pid: i32, uid_map: &str, gid_map: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let process = open(format!("/proc/{pid}").as_str(), flags, Mode::empty())?;
-    write_map(process.as_fd(), "gid_map", &format!("{gid} {host_id} 1"))?;
-    write_map(process.as_fd(), "uid_map", &format!("{uid} {host_id} 1"))?;
+    write_map(process.as_fd(), "gid_map", gid_map)?;
+    write_map(process.as_fd(), "uid_map", uid_map)?;
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     nix::fcntl::openat(process, "ns/user", flags, Mode::empty())
 }

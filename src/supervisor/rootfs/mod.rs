@@ -12,6 +12,7 @@ pub(crate) mod grants;
 mod host_mounts;
 pub(crate) mod idmapped;
 pub(crate) mod late;
+pub(crate) mod layers;
 mod machine;
 mod own_programs;
 pub(crate) mod packages;

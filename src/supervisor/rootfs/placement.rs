@@ -25,7 +25,15 @@ use sys::mount::{Filesystem, Reach, attach, attribute, clone_tree, set_attribute
 pub(crate) fn granted(grants: &[PathGrant]) -> Result<Vec<DetachedMount>, TemplateError> {
     // The others have id-mapped mounts, which are attached by descriptor.
     let shared = grants.iter().filter(|grant| grant.by_slot.made().is_empty());
-    shared.map(|grant| DetachedMount::take_granted(&grant.granted)).collect()
+    let take = |grant: &PathGrant| match &grant.overlay {
+        Some(overlay) => {
+            let Granted { host, cell, .. } = &grant.granted;
+            DetachedMount::of_layer(overlay, cell)
+                .map_err(|errno| TemplateError::Path { path: host.clone(), errno })
+        }
+        None => DetachedMount::take_granted(&grant.granted),
+    };
+    shared.map(take).collect()
 }
 
 /// The mounts of a root that come from its profile.
@@ -97,6 +105,8 @@ pub(crate) struct PlacedGrants {
     pub has_directory: bool,
     pub writable: Vec<PathBuf>,
     pub guarded: Vec<PathBuf>,
+    /// Directories that are shown through a layer.
+    pub layers: Vec<PathBuf>,
     pub cache: Option<PathBuf>,
     pub named: Vec<PathBuf>,
     pub also: Rc<[Vec<u8>]>,
@@ -159,7 +169,8 @@ impl PlacedGrants {
         let Granted { cell, access, .. } = granted;
         self.all.push(cell.clone());
         self.notes.extend(guarded.notes(cell));
-        self.has_directory |= *kind == Kind::Directory;
+        // In a layer no socket is the host's: overlayfs has its own inodes.
+        self.has_directory |= *kind == Kind::Directory && *access != Access::Layer;
         self.has_link |= granted.is_linked;
         match access {
             Access::ReadOnly => {}
@@ -171,6 +182,10 @@ impl PlacedGrants {
                 self.repositories.extend((*access == Access::Repository).then(|| cell.clone()));
             }
             Access::Unguarded => self.writable.push(cell.clone()),
+            Access::Layer => {
+                self.writable.push(cell.clone());
+                self.layers.push(cell.clone());
+            }
             Access::Cache => {
                 self.writable.push(cell.clone());
                 self.cache = Some(cell.clone());
@@ -182,7 +197,9 @@ impl PlacedGrants {
     fn guard(&mut self, root: &Path, grant: &PathGrant) -> Result<(), TemplateError> {
         let PathGrant { granted, kind, guarded, .. } = grant;
         match (granted.access, kind) {
-            (Access::ReadOnly | Access::Cache, _) | (_, Kind::File) => return Ok(()),
+            (Access::ReadOnly | Access::Cache | Access::Layer, _) | (_, Kind::File) => {
+                return Ok(());
+            }
             (Access::ReadWrite | Access::Unguarded | Access::Repository, Kind::Directory) => {}
         }
         // Errors name the path inside the cell, as a client must not learn the host's.

@@ -54,6 +54,11 @@ impl SlotMounts {
         Ok(Self { made, later: Some(later).filter(|later| !later.host_ids.is_empty()) })
     }
 
+    /// Makes the list of the only mount of cells that share one host id.
+    pub(crate) fn one(mount: OwnedFd) -> Self {
+        Self { made: vec![mount], later: None }
+    }
+
     /// Returns the mounts that were made.
     pub(crate) fn made(&self) -> &[OwnedFd] {
         &self.made

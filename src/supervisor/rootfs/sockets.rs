@@ -17,7 +17,7 @@ use super::detached::{directories, relative, stand_in};
 use super::error::{DuringBuild, GrantError, TemplateError};
 use super::granted::Kind;
 use super::idmapped::{OwnerMaps, SlotIds};
-use cell::ids::cell_id;
+use cell::ids::CellIds;
 use cell::slot::Slot;
 use cell::sockets::{self, Sockets};
 use cell::{c_path, errno_of};
@@ -100,7 +100,11 @@ pub(crate) fn take(grants: &[SocketGrant]) -> Result<Vec<OwnedFd>, TemplateError
 ///
 /// The store is a separate filesystem, so that init can distinguish granted sockets from those in a
 /// granted directory (`cell::mediate::sockets`).
-pub(crate) fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
+pub(crate) fn place(
+    grants: &[SocketGrant],
+    taken: Vec<OwnedFd>,
+    ids: CellIds,
+) -> Result<Sockets, TemplateError> {
     if grants.is_empty() {
         return Ok(Sockets::None);
     }
@@ -109,14 +113,18 @@ pub(crate) fn place(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Socke
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("tmpfs"), &store, Some("tmpfs"), flags, Some(OPTIONS))
         .during("mounting the store of sockets")?;
-    let placed = fill(grants, taken)?;
+    let placed = fill(grants, taken, ids)?;
     let flags = flags | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     mount(None::<&str>, &store, None::<&str>, flags, None::<&str>)
         .during("making the store of sockets read-only")?;
     Ok(placed)
 }
 
-fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, TemplateError> {
+fn fill(
+    grants: &[SocketGrant],
+    taken: Vec<OwnedFd>,
+    ids: CellIds,
+) -> Result<Sockets, TemplateError> {
     let Some(first) = grants.first() else { return Ok(Sockets::None) };
     if first.by_slot.is_empty() {
         directory(Sockets::Shared, Slot::new(0), 0).during("making the directory of sockets")?;
@@ -126,8 +134,7 @@ fn fill(grants: &[SocketGrant], taken: Vec<OwnedFd>) -> Result<Sockets, Template
         return Ok(Sockets::Shared);
     }
     for slot in Slot::all().take(first.by_slot.len()) {
-        let owner = cell_id(slot).ok_or(Errno::ERANGE);
-        let made = owner.and_then(|owner| directory(Sockets::BySlot, slot, owner));
+        let made = ids.of_slot(slot).and_then(|owner| directory(Sockets::BySlot, slot, owner));
         made.during("making the directory of sockets")?;
     }
     for grant in grants {

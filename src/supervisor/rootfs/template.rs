@@ -92,6 +92,9 @@ pub(crate) struct Template {
     pub writable: Vec<PathBuf>,
     /// The part of `writable` in which guarded names must not be made.
     pub guarded: Vec<PathBuf>,
+    /// The part of `writable` that is shown through layers: cells may make any name and any socket
+    /// in it.
+    pub layers: Vec<PathBuf>,
     /// The workspace's cache, in which any name may be made.
     pub cache: Option<PathBuf>,
     /// Paths in guarded directories that a link or a configuration refers to, existing or not.
@@ -151,7 +154,7 @@ impl TemplateBuilder<'_> {
         }
         let terminals = terminals_of_run(profile, ids).during("mounting /dev/pts")?;
         let mut grants = place_grants(&grant.directories, granted, &empty)?;
-        grants.sockets = sockets::place(&grant.sockets, socket_mounts)?;
+        grants.sockets = sockets::place(&grant.sockets, socket_mounts, ids)?;
         synthetic::etc(Path::new("etc"), profile.egress.class).during("writing /etc")?;
         synthetic::trust(&profile.trust).during("writing certificates")?;
         if !profile.trust.is_empty() {
@@ -244,6 +247,7 @@ impl TemplateBuilder<'_> {
             has_directory,
             writable,
             guarded,
+            layers,
             cache,
             named,
             also,
@@ -270,6 +274,7 @@ impl TemplateBuilder<'_> {
             is_open,
             writable,
             guarded,
+            layers,
             cache,
             named,
             also,

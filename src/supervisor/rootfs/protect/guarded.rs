@@ -38,6 +38,11 @@ impl GuardedPaths {
         all.filter(|path| !path.as_os_str().is_empty()).collect()
     }
 
+    /// Returns every path that is guarded as it is or by name.
+    pub fn all(&self) -> impl Iterator<Item = &Path> {
+        self.obeyed.iter().chain(&self.named).map(PathBuf::as_path)
+    }
+
     /// Returns these paths, and pins the directories on the way to `targets` too.
     pub(crate) fn with_pins<'p>(&self, targets: impl Iterator<Item = &'p Path>) -> Self {
         let mut all = self.clone();

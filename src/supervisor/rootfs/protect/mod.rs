@@ -38,7 +38,7 @@ use model::job::Access;
 /// A directory cannot be opened, so that nothing in it would be guarded.
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     let writable = |access| match access {
-        Access::ReadOnly | Access::Cache => false,
+        Access::ReadOnly | Access::Cache | Access::Layer => false,
         Access::ReadWrite | Access::Unguarded | Access::Repository => true,
     };
     let mut trees = Trees::default();

@@ -33,6 +33,7 @@ fn granted(host: &Path) -> Result<Granted, Errno> {
         access: Access::ReadWrite,
         also: std::rc::Rc::default(),
         is_linked: false,
+        layer: None,
     })
 }
 

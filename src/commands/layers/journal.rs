@@ -1,0 +1,433 @@
+//! The journal of an apply: its steps, as they are recorded before the first one is taken.
+//!
+//! Every file is written first in a staging directory within the directory of the host, which only
+//! its owner can enter. Once the journal is on the disk, each step is one rename or removal. The
+//! identities in it say after a crash whether a step was taken, so that the next start or review
+//! finishes the rest. Without a journal the staging directory is removed, and nothing has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{RenameFlags, openat, renameat2};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{UnlinkatFlags, syncfs, unlinkat};
+use serde::{Deserialize, Serialize};
+
+use super::files::{
+    DIRECTORY, OPAQUE, Seen, Stamp, c_name, decoded, encoded, is_whiteout, look, open_directory,
+    read_file, remove_file, split, write_file,
+};
+use cell::removal::{open_with_access, remove_all};
+use sys::xattr;
+
+/// Names in the directory of a layer: the journal, the mark of a staging directory, and the files
+/// that were applied.
+const JOURNAL: &str = "journal.json";
+const STAGED: &str = "staged";
+const APPLIED: &str = "applied.json";
+/// Longest journal, and list of applied files.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// What a step does to a name of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Act {
+    /// Moves a file to the staging directory, which is removed at the end.
+    RemoveFile,
+    RemoveDirectory,
+    MakeDirectory,
+    /// Moves a staged file or link to the name.
+    Put,
+}
+
+/// One step. Its number is the name of its file in the staging directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Step {
+    path: String,
+    pub act: Act,
+    /// The file of the host, as it was judged.
+    before: Option<Seen>,
+    /// The staged file.
+    staged: Option<Seen>,
+    /// True if the layer's file can be removed afterwards.
+    is_movable: bool,
+}
+
+impl Step {
+    pub(crate) fn new(
+        path: &[u8],
+        act: Act,
+        before: Option<Seen>,
+        staged: Option<Seen>,
+        is_movable: bool,
+    ) -> Self {
+        Self { path: encoded(path), act, before, staged, is_movable }
+    }
+
+    pub(crate) fn path(&self) -> Vec<u8> {
+        decoded(&self.path)
+    }
+
+    fn is_removal(&self) -> bool {
+        matches!(self.act, Act::RemoveFile | Act::RemoveDirectory)
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Journal {
+    version: u8,
+    steps: Vec<Step>,
+    /// Directories of steps in which the host had not changed a name since the layer was made.
+    quiet: Vec<String>,
+}
+
+/// Why a step was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The host's file changed meanwhile.
+    Changed,
+    /// A directory has other files.
+    NotEmpty,
+    Errno(Errno),
+}
+
+/// Steps of an apply that has ended, with those that were left.
+#[derive(Debug, Default)]
+pub(crate) struct Finished {
+    pub done: usize,
+    pub left: Vec<(Vec<u8>, Left)>,
+}
+
+/// Returns true if an apply was interrupted.
+pub(crate) fn is_unfinished(layer: &OwnedFd) -> Result<bool, Errno> {
+    Ok(look(layer, &c_name(STAGED.as_bytes())?)?.is_some()
+        || look(layer, &c_name(JOURNAL.as_bytes())?)?.is_some())
+}
+
+/// Returns the name of the staging directory of a layer.
+fn staging_name(id: &str) -> String {
+    format!(".cofferdam-apply-{id}")
+}
+
+/// Makes the staging directory.
+pub(crate) fn make_staging(layer: &OwnedFd, host: &OwnedFd, id: &str) -> Result<OwnedFd, Errno> {
+    // First, so that a directory that is left is known.
+    write_file(layer, STAGED, b"")?;
+    let name = staging_name(id);
+    nix::sys::stat::mkdirat(host, name.as_str(), Mode::S_IRWXU)?;
+    openat(host, name.as_str(), DIRECTORY, Mode::empty())
+}
+
+/// Records the steps. From here on the apply goes forward.
+pub(crate) fn record(
+    layer: &OwnedFd,
+    staging: &OwnedFd,
+    host: &OwnedFd,
+    since: Stamp,
+    steps: Vec<Step>,
+) -> Result<(), Errno> {
+    syncfs(staging)?;
+    let applied = AppliedFiles::read(layer)?;
+    let mut quiet = BTreeSet::new();
+    for step in &steps {
+        let path = step.path();
+        let (directory, _) = split(&path);
+        let Ok(held) = open_directory(host, directory) else { continue };
+        let seen = Seen::from(&fstat(&held)?);
+        if !seen.changed.may_be_since(since) || applied.has(directory, &seen) {
+            quiet.insert(encoded(directory));
+        }
+    }
+    let quiet = quiet.into_iter().collect();
+    let journal = Journal { version: 1, steps, quiet };
+    let bytes = serde_json::to_vec(&journal).map_err(|_| Errno::EINVAL)?;
+    write_file(layer, JOURNAL, &bytes)
+}
+
+/// Takes all steps of the journal that were not taken yet, and cleans up; without a journal, removes
+/// the staging directory.
+///
+/// # Errors
+/// A part of the clean-up that failed; the next call continues.
+pub(crate) fn finish(
+    layer: &OwnedFd,
+    upper: &OwnedFd,
+    host: &OwnedFd,
+    id: &str,
+) -> Result<Finished, Errno> {
+    let journal = match read_file(layer, JOURNAL, MAX_BYTES) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL)?,
+        Err(Errno::ENOENT) => Journal::default(),
+        Err(errno) => return Err(errno),
+    };
+    let Journal { steps, quiet, .. } = journal;
+    let mut finished = Finished::default();
+    let mut done = Vec::new();
+    if !steps.is_empty() {
+        let name = staging_name(id);
+        let staging = match openat(host, name.as_str(), DIRECTORY, Mode::empty()) {
+            // All steps were taken.
+            Err(Errno::ENOENT) => None,
+            staging => Some(staging?),
+        };
+        for (number, step) in steps.iter().enumerate() {
+            let left = staging.as_ref().and_then(|staging| take(host, staging, number, step).err());
+            match left {
+                None => done.push(step),
+                Some(left) => finished.left.push((step.path(), left)),
+            }
+        }
+        syncfs(host)?;
+    }
+    finished.done = done.len();
+    remove_staging(host, id)?;
+    note_applied(layer, host, &done, &quiet)?;
+    clear_layer(upper, &done)?;
+    remove_file(layer, JOURNAL)?;
+    remove_file(layer, STAGED)?;
+    Ok(finished)
+}
+
+/// Takes one step, unless it was taken before.
+pub(super) fn take(
+    host: &OwnedFd,
+    staging: &OwnedFd,
+    number: usize,
+    step: &Step,
+) -> Result<(), Left> {
+    let path = step.path();
+    let (directory, name) = split(&path);
+    let own = c_name(number.to_string().as_bytes()).map_err(Left::Errno)?;
+    let is_replaced =
+        |errno: &Errno| [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EXDEV].contains(errno);
+    let parent = match open_directory(host, directory) {
+        Ok(parent) => parent,
+        // A later step may have removed or replaced the directory before an interruption.
+        Err(Errno::ENOENT | Errno::ENOTDIR) if step.is_removal() => {
+            let moved = look(staging, &own).map_err(Left::Errno)?;
+            let is_other =
+                moved.zip(step.before).is_some_and(|(moved, old)| !moved.is_unchanged(&old));
+            return if is_other { Err(Left::Changed) } else { Ok(()) };
+        }
+        Err(errno) if is_replaced(&errno) => return Err(Left::Changed),
+        Err(errno) => return Err(Left::Errno(errno)),
+    };
+    let name = c_name(name).map_err(Left::Errno)?;
+    let place = Place { parent: &parent, name: &name, staging, own: &own };
+    match (step.act, step.before, step.staged) {
+        (Act::MakeDirectory, _, Some(_)) => place.make_directory(),
+        (Act::Put, before, Some(staged)) => place.put(before, staged),
+        (Act::RemoveFile, Some(before), _) => place.remove_file(before),
+        (Act::RemoveDirectory, Some(before), _) => place.remove_directory(before),
+        (Act::MakeDirectory | Act::Put, _, None)
+        | (Act::RemoveFile | Act::RemoveDirectory, None, _) => Err(Left::Errno(Errno::EINVAL)),
+    }
+}
+
+/// A name of the host, and that of its step in the staging directory.
+struct Place<'a> {
+    parent: &'a OwnedFd,
+    name: &'a CStr,
+    staging: &'a OwnedFd,
+    own: &'a CStr,
+}
+
+impl Place<'_> {
+    fn there(&self) -> Result<Option<Seen>, Left> {
+        look(self.parent, self.name).map_err(Left::Errno)
+    }
+
+    fn staged(&self) -> Result<Option<Seen>, Left> {
+        look(self.staging, self.own).map_err(Left::Errno)
+    }
+
+    fn to_host(&self, flags: RenameFlags) -> Result<(), Left> {
+        let renamed = renameat2(self.staging, self.own, self.parent, self.name, flags);
+        renamed.map_err(|errno| match [Errno::EEXIST, Errno::ENOENT].contains(&errno) {
+            true => Left::Changed,
+            false => Left::Errno(errno),
+        })
+    }
+
+    fn make_directory(&self) -> Result<(), Left> {
+        match self.there()? {
+            Some(there) if there.is(libc::S_IFDIR) => Ok(()),
+            Some(_) => Err(Left::Changed),
+            None => self.to_host(RenameFlags::RENAME_NOREPLACE),
+        }
+    }
+
+    fn put(&self, before: Option<Seen>, staged: Seen) -> Result<(), Left> {
+        let is_staged = |seen: Option<Seen>| seen.is_some_and(|seen| seen.is_same_file(&staged));
+        if !is_staged(self.staged()?) {
+            // Taken before an interruption, up to the check of what came out.
+            return match before {
+                Some(before) if is_staged(self.there()?) => self.check_exchanged(before),
+                // What the host has made of it since is the host's.
+                Some(_) | None => Ok(()),
+            };
+        }
+        match before {
+            // Never replaces: a file that the host has made meanwhile stays.
+            None => self.to_host(RenameFlags::RENAME_NOREPLACE),
+            Some(before) => {
+                if !self.there()?.is_some_and(|there| there.is_unchanged(&before)) {
+                    return Err(Left::Changed);
+                }
+                self.to_host(RenameFlags::RENAME_EXCHANGE)?;
+                self.check_exchanged(before)
+            }
+        }
+    }
+
+    /// Checks the file that came out of an exchange, and puts it back if it is not the one that was
+    /// judged.
+    fn check_exchanged(&self, before: Seen) -> Result<(), Left> {
+        if self.staged()?.is_some_and(|old| old.is_unchanged(&before)) {
+            return Ok(());
+        }
+        self.to_host(RenameFlags::RENAME_EXCHANGE)?;
+        Err(Left::Changed)
+    }
+
+    fn remove_file(&self, before: Seen) -> Result<(), Left> {
+        if self.staged()?.is_none() {
+            match self.there()? {
+                None => return Ok(()),
+                Some(there) if !there.is_unchanged(&before) => return Err(Left::Changed),
+                Some(_) => {}
+            }
+            let flags = RenameFlags::RENAME_NOREPLACE;
+            renameat2(self.parent, self.name, self.staging, self.own, flags)
+                .map_err(Left::Errno)?;
+        }
+        if self.staged()?.is_some_and(|old| old.is_unchanged(&before)) {
+            return Ok(());
+        }
+        self.to_host(RenameFlags::RENAME_NOREPLACE)?;
+        Err(Left::Changed)
+    }
+
+    fn remove_directory(&self, before: Seen) -> Result<(), Left> {
+        match self.there()? {
+            None => return Ok(()),
+            // The directory is gone: a later step may have put a file in its place.
+            Some(there) if !there.is(libc::S_IFDIR) => return Ok(()),
+            Some(there) if !there.is_same_file(&before) => return Err(Left::Changed),
+            Some(_) => {}
+        }
+        let removed = unlinkat(self.parent, self.name, UnlinkatFlags::RemoveDir);
+        removed.map_err(|errno| match [Errno::ENOTEMPTY, Errno::EEXIST].contains(&errno) {
+            true => Left::NotEmpty,
+            false => Left::Errno(errno),
+        })
+    }
+}
+
+fn remove_staging(host: &OwnedFd, id: &str) -> Result<(), Errno> {
+    let name = c_name(staging_name(id).as_bytes())?;
+    match open_with_access(host, &name) {
+        Err(Errno::ENOENT) => return Ok(()),
+        opened => drop(opened?),
+    }
+    let staging = openat(host, name.as_c_str(), DIRECTORY, Mode::empty())?;
+    remove_all(&staging, "")?;
+    unlinkat(host, name.as_c_str(), UnlinkatFlags::RemoveDir)
+}
+
+/// Removes from the layer what the host has now. What cannot be removed is equal to the host's file,
+/// and so no change any more.
+fn clear_layer(upper: &OwnedFd, done: &[&Step]) -> Result<(), Errno> {
+    for step in done.iter().rev().filter(|step| step.is_movable) {
+        let path = step.path();
+        let (directory, name) = split(&path);
+        let name = c_name(name)?;
+        let Ok(parent) = open_directory(upper, directory) else { continue };
+        let Some(seen) = look(&parent, &name)? else { continue };
+        let removed = match step.act {
+            Act::Put if !seen.is(libc::S_IFDIR) => {
+                unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
+            }
+            Act::RemoveFile | Act::RemoveDirectory if is_whiteout(&parent, &name, &seen)? => {
+                unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
+            }
+            Act::MakeDirectory if seen.is(libc::S_IFDIR) => {
+                let removed = unlinkat(&parent, name.as_c_str(), UnlinkatFlags::RemoveDir);
+                if removed.is_err() {
+                    // The host has a directory there now, which shows what was removed from this one.
+                    let kept = openat(&parent, name.as_c_str(), DIRECTORY, Mode::empty())?;
+                    xattr::remove(&kept, OPAQUE)?;
+                }
+                removed
+            }
+            Act::Put | Act::RemoveFile | Act::RemoveDirectory | Act::MakeDirectory => Ok(()),
+        };
+        match removed {
+            Ok(()) | Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::EACCES | Errno::EPERM) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Files that were applied: the layer knows their state although they changed after it was made.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct AppliedFiles(BTreeMap<String, Seen>);
+
+impl AppliedFiles {
+    /// Reads the list of a layer; an empty one if the file is missing.
+    pub(crate) fn read(layer: &OwnedFd) -> Result<Self, Errno> {
+        match read_file(layer, APPLIED, MAX_BYTES) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL),
+            Err(Errno::ENOENT) => Ok(Self::default()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Returns true if the file is at this path as it was applied.
+    pub(crate) fn has(&self, path: &[u8], seen: &Seen) -> bool {
+        if self.0.is_empty() {
+            return false;
+        }
+        let known = self.0.get(&encoded(path));
+        known.is_some_and(|known| known.is_unchanged(seen) && known.changed == seen.changed)
+    }
+}
+
+/// Adds the files that were applied to the list, and those of their directories whose names the host
+/// had not changed.
+fn note_applied(
+    layer: &OwnedFd,
+    host: &OwnedFd,
+    done: &[&Step],
+    quiet: &[String],
+) -> Result<(), Errno> {
+    if done.is_empty() {
+        return Ok(());
+    }
+    let mut applied = AppliedFiles::read(layer)?;
+    for step in done {
+        let path = step.path();
+        let (directory, name) = split(&path);
+        let Ok(parent) = open_directory(host, directory) else { continue };
+        if quiet.binary_search(&encoded(directory)).is_ok() {
+            applied.0.insert(encoded(directory), Seen::from(&fstat(&parent)?));
+        }
+        if let Some(seen) = look(&parent, &c_name(name)?)? {
+            applied.0.insert(step.path.clone(), seen);
+        }
+    }
+    let bytes = serde_json::to_vec(&applied).map_err(|_| Errno::EINVAL)?;
+    write_file(layer, APPLIED, &bytes)
+}
+
+/// Removes the journal and the lists of a layer that has no changes.
+pub(crate) fn forget(layer: &OwnedFd) -> Result<(), Errno> {
+    for name in [JOURNAL, STAGED, APPLIED] {
+        remove_file(layer, name)?;
+    }
+    Ok(())
+}

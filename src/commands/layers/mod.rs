@@ -1,0 +1,16 @@
+//! Layers: the changes that cells made to a directory of the host, kept apart from it.
+//!
+//! A start takes the layer of each directory that is granted with `--cow` ([`store`]); the
+//! supervisor shows the directory through it (`supervisor::rootfs::layers`). A person reviews it
+//! with `cofferdam review`: [`changes`] compares the layer with the directory, [`judge`] says what
+//! is held back, and [`apply`] writes the rest, by a journal that survives a crash ([`journal`]).
+//!
+//! *Invariant:* a layer's files were written by cells. They are opened only beneath held directories
+//! and without following links, and nothing in them names a path.
+
+pub(crate) mod apply;
+pub(crate) mod changes;
+pub(crate) mod files;
+pub(crate) mod journal;
+pub(crate) mod judge;
+pub(crate) mod store;

@@ -1,0 +1,361 @@
+//! The user's directory of layers, and a layer in it: made by the first start that grants its
+//! directory with `--cow`, taken again by later ones, and removed once it has no changes left.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, open, openat};
+use nix::sys::signal::kill;
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, mkdirat};
+use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::files::{
+    DIRECTORY, Stamp, decoded, encoded, is_empty, is_kind, read_file, remove_file, write_file,
+};
+use super::journal;
+use crate::commands::error::CliError;
+use crate::commands::format::plain;
+use cell::removal::{put_aside, remove_all};
+use cell::{c_path, errno_of};
+use model::accounts;
+use sys::mount::open_resolved;
+use sys::xattr;
+
+/// Directories of an overlay in the directory of a layer.
+pub(crate) const UPPER: &str = "upper";
+const WORK: &str = "work";
+/// The file that says which directory the layer belongs to. Written last, so that a layer with it is
+/// complete.
+const BASE: &str = "base.json";
+const LOCK: &str = "lock";
+/// Prefix of parts that are being removed.
+const GONE: &str = "gone-";
+/// Maximum number of layers of one directory.
+const MAX_LAYERS: u8 = 32;
+/// Time for the cells of a process that has ended, and between two attempts to lock their layer.
+const MAX_END: Duration = Duration::from_secs(5);
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
+/// Longest file that is read from the directory of a layer, apart from its journal.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+/// An attribute that overlayfs sets on files of a layer.
+const ATTRIBUTE: &std::ffi::CStr = c"user.overlay.cofferdam";
+
+/// What a layer belongs to, and since when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Base {
+    version: u8,
+    /// Path of the directory on the host, without links, with bytes other than plain characters as
+    /// `%XX`.
+    path: String,
+    inode: u64,
+    /// Time after which a change of a file in the directory is one that the layer does not know.
+    pub since: Stamp,
+}
+
+impl Base {
+    /// Returns the path of the directory on the host.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(&decoded(&self.path)))
+    }
+}
+
+/// A layer whose directory is open.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub id: String,
+    /// Path without links.
+    pub path: PathBuf,
+    pub directory: OwnedFd,
+    pub base: Base,
+    /// Held by a start with cells in the layer, and by a review that changes it.
+    pub lock: Option<Flock<File>>,
+}
+
+/// Returns the user's directory of layers (XDG Base Directory Specification, `XDG_STATE_HOME`).
+pub(crate) fn directory() -> Option<PathBuf> {
+    let named = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let named = named.filter(|path| path.is_absolute());
+    let state = named.or_else(|| Some(accounts::home()?.join(".local/state")))?;
+    Some(state.join("cofferdam/layers"))
+}
+
+/// Takes a layer for cells: one of the directory that no other start uses, or a new one.
+///
+/// # Errors
+/// The reason why changes cannot be kept.
+pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
+    let failed = |errno: Errno| {
+        let path = plain(&host.display().to_string());
+        let error = CliError::new(format!("--cow: no layer can be made for `{path}`: {errno}"));
+        if errno == Errno::EOPNOTSUPP {
+            return error.with_hint(
+                "the filesystem of the layers has no user attributes; set XDG_STATE_HOME to a directory on ext4, xfs \
+                 or btrfs",
+            );
+        }
+        if errno == Errno::EPERM {
+            return error.with_hint("the directory of the layers must belong to you alone");
+        }
+        error
+    };
+    let layers = create_directory().map_err(failed)?;
+    let held = open_resolved(&c_path(host).map_err(failed)?).map_err(failed)?;
+    let status = fstat(&held).map_err(failed)?;
+    for number in 1..=MAX_LAYERS {
+        let id = format!("{}-{number}", label(host));
+        let (directory, path) = layers.subdirectory(&id).map_err(failed)?;
+        let Some(lock) = lock(&directory).map_err(failed)? else { continue };
+        let base = match read_base(&directory) {
+            Ok(base) => Some(base),
+            Err(Errno::ENOENT) => None,
+            // Written by another version, or by hand: it is left as it is.
+            Err(_) => continue,
+        };
+        // The directory was replaced: the changes are to another one.
+        if base.as_ref().is_some_and(|base| base.path() != host || base.inode != status.st_ino) {
+            continue;
+        }
+        let base = match base {
+            Some(base) => base,
+            None => begin(&directory, host, &status).map_err(failed)?,
+        };
+        let mut layer = Layer { id, path, directory, base, lock: Some(lock) };
+        layer.make_ready(&status).map_err(failed)?;
+        return Ok(layer);
+    }
+    Err(failed(Errno::EUSERS).with_hint("cofferdam review --list shows the layers; discard some"))
+}
+
+/// Opens all layers, without locking them.
+///
+/// # Errors
+/// The directory of the layers cannot be read.
+pub(crate) fn all() -> Result<Vec<Layer>, Errno> {
+    let Some(path) = directory() else { return Ok(Vec::new()) };
+    let layers = match Layers::open(&path) {
+        Err(Errno::ENOENT) => return Ok(Vec::new()),
+        layers => layers?,
+    };
+    let mut ids = Vec::new();
+    for entry in Dir::openat(&layers.directory, ".", DIRECTORY, Mode::empty())?.into_iter() {
+        let entry = entry?;
+        ids.extend(entry.file_name().to_str().ok().map(str::to_owned));
+    }
+    ids.sort();
+    let layer = |id: String| {
+        let directory = openat(&layers.directory, id.as_str(), DIRECTORY, Mode::empty()).ok()?;
+        let base = read_base(&directory).ok()?;
+        let path = layers.path.join(&id);
+        Some(Layer { id, path, directory, base, lock: None })
+    };
+    Ok(ids.into_iter().filter(|id| !id.starts_with('.')).filter_map(layer).collect())
+}
+
+/// The directory of the layers, which is this user's alone.
+struct Layers {
+    directory: OwnedFd,
+    /// Path without links.
+    path: PathBuf,
+}
+
+impl Layers {
+    fn open(path: &Path) -> Result<Self, Errno> {
+        let path = path.canonicalize().map_err(|error| errno_of(&error))?;
+        let directory = open(&path, DIRECTORY, Mode::empty())?;
+        let status = fstat(&directory)?;
+        let is_private =
+            status.st_uid == nix::unistd::geteuid().as_raw() && status.st_mode & 0o077 == 0;
+        if is_private { Ok(Self { directory, path }) } else { Err(Errno::EPERM) }
+    }
+
+    fn subdirectory(&self, id: &str) -> Result<(OwnedFd, PathBuf), Errno> {
+        match mkdirat(&self.directory, id, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let directory = openat(&self.directory, id, DIRECTORY, Mode::empty())?;
+        Ok((directory, self.path.join(id)))
+    }
+}
+
+fn create_directory() -> Result<Layers, Errno> {
+    let path = directory().ok_or(Errno::ENOENT)?;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(&path).map_err(|error| errno_of(&error))?;
+    Layers::open(&path)
+}
+
+/// Returns the first part of the ids of a directory's layers: its name in plain characters, and a
+/// hash of its path.
+fn label(host: &Path) -> String {
+    let name = host.file_name().unwrap_or(OsStr::new("root")).as_bytes();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let name =
+        name.iter().take(40).map(|byte| if is_plain(*byte) { char::from(*byte) } else { '_' });
+    let digest = Sha256::digest(host.as_os_str().as_bytes());
+    let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{digest}", name.collect::<String>())
+}
+
+/// Locks a layer; `None` if a start or another review uses it. Waits for the cells of a process that
+/// has ended: they hold the lock until the kernel has removed them.
+fn lock(directory: &OwnedFd) -> Result<Option<Flock<File>>, Errno> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut file = File::from(openat(directory, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+    let end = Instant::now() + MAX_END;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut lock) => {
+                let pid = std::process::id().to_string();
+                let stored = lock.set_len(0).and_then(|()| lock.write_all(pid.as_bytes()));
+                stored.map_err(|error| errno_of(&error))?;
+                return Ok(Some(lock));
+            }
+            Err((held, Errno::EWOULDBLOCK)) if Instant::now() < end => file = held,
+            Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+            Err((_, errno)) => return Err(errno),
+        }
+        let holder = read_file(directory, LOCK, MAX_FILE_BYTES)?;
+        let holder = String::from_utf8_lossy(&holder).parse().ok().map(Pid::from_raw);
+        if holder.is_none_or(|pid| kill(pid, None) != Err(Errno::ESRCH)) {
+            return Ok(None);
+        }
+        std::thread::sleep(LOCK_INTERVAL);
+    }
+}
+
+fn read_base(directory: &OwnedFd) -> Result<Base, Errno> {
+    let bytes = read_file(directory, BASE, MAX_FILE_BYTES)?;
+    let base: Base = serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL)?;
+    if base.version == 1 { Ok(base) } else { Err(Errno::EINVAL) }
+}
+
+/// Makes the directories of a new layer.
+fn begin(directory: &OwnedFd, host: &Path, status: &FileStat) -> Result<Base, Errno> {
+    // Parts of a layer that was not finished.
+    for part in [UPPER, WORK, GONE] {
+        remove_all(directory, part)?;
+    }
+    mkdirat(directory, UPPER, Mode::S_IRWXU)?;
+    let path = encoded(host.as_os_str().as_bytes());
+    let base = Base { version: 1, path, inode: status.st_ino, since: Stamp::now()? };
+    write_base(directory, &base)?;
+    Ok(base)
+}
+
+fn write_base(directory: &OwnedFd, base: &Base) -> Result<(), Errno> {
+    let bytes = serde_json::to_vec(base).map_err(|_| Errno::EINVAL)?;
+    write_file(directory, BASE, &bytes)
+}
+
+impl Layer {
+    /// Opens the directory that has the changes.
+    pub(crate) fn upper(&self) -> Result<OwnedFd, Errno> {
+        openat(&self.directory, UPPER, DIRECTORY, Mode::empty())
+    }
+
+    /// Opens the directory that the changes are to.
+    ///
+    /// # Errors
+    /// ESTALE: another directory is at the path now.
+    pub(crate) fn host(&self) -> Result<OwnedFd, Errno> {
+        let held = open_resolved(&c_path(&self.base.path())?)?;
+        let directory = openat(&held, ".", DIRECTORY, Mode::empty())?;
+        if fstat(&directory)?.st_ino == self.base.inode {
+            Ok(directory)
+        } else {
+            Err(Errno::ESTALE)
+        }
+    }
+
+    /// Locks the layer, unless this process has it already.
+    ///
+    /// # Errors
+    /// EBUSY: cells use the layer, or another review changes it.
+    pub(crate) fn lock(&mut self) -> Result<(), Errno> {
+        if self.lock.is_none() {
+            self.lock = Some(lock(&self.directory)?.ok_or(Errno::EBUSY)?);
+        }
+        Ok(())
+    }
+
+    /// Returns true if a start or another review uses the layer.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let opened = openat(&self.directory, LOCK, flags, Mode::empty());
+        let is_locked =
+            |file| Flock::lock(File::from(file), FlockArg::LockExclusiveNonblock).is_err();
+        self.lock.is_none() && opened.is_ok_and(is_locked)
+    }
+
+    /// Finishes what an interrupted review began, forwards or back.
+    ///
+    /// # Errors
+    /// ESTALE: the directory was replaced meanwhile. Otherwise the errno of the step.
+    pub(crate) fn finish(&self) -> Result<Option<journal::Finished>, Errno> {
+        if !journal::is_unfinished(&self.directory)? {
+            return Ok(None);
+        }
+        let finished = journal::finish(&self.directory, &self.upper()?, &self.host()?, &self.id)?;
+        Ok(Some(finished))
+    }
+
+    /// Prepares the layer for a mount: cells have left its directories in any state.
+    fn make_ready(&mut self, host: &FileStat) -> Result<(), Errno> {
+        self.finish()?;
+        // Work and index of the mount before. What overlayfs needs of them it makes again.
+        for part in [WORK, GONE] {
+            remove_all(&self.directory, part)?;
+        }
+        mkdirat(&self.directory, WORK, Mode::S_IRWXU)?;
+        match mkdirat(&self.directory, UPPER, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        // The top of the workspace has the mode of the directory.
+        let mode = Mode::from_bits_truncate(host.st_mode & 0o777) | Mode::S_IRWXU;
+        fchmodat(&self.directory, UPPER, mode, FchmodatFlags::FollowSymlink)?;
+        let upper = self.upper()?;
+        if !is_kind(&fstat(&upper)?, libc::S_IFDIR) {
+            return Err(Errno::ENOTDIR);
+        }
+        // The kernel mounts an overlay without attributes too, in which removing a directory and
+        // renaming one fail.
+        xattr::try_one(&upper, ATTRIBUTE)?;
+        if is_empty(&upper)? {
+            self.base.since = Stamp::now()?;
+            write_base(&self.directory, &self.base)?;
+            journal::forget(&self.directory)?;
+        }
+        Ok(())
+    }
+
+    /// Removes all changes and the layer.
+    pub(crate) fn discard(mut self) -> Result<(), Errno> {
+        self.lock()?;
+        let layers = openat(&self.directory, "..", DIRECTORY, Mode::empty())?;
+        // From here on there is no change, however far the rest gets.
+        match put_aside(&self.directory, &c_path(UPPER.as_ref())?, &self.directory, GONE, &mut 0) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        remove_all(&self.directory, GONE)?;
+        remove_all(&self.directory, WORK)?;
+        journal::forget(&self.directory)?;
+        remove_file(&self.directory, BASE)?;
+        remove_file(&self.directory, LOCK)?;
+        unlinkat(&layers, self.id.as_str(), UnlinkatFlags::RemoveDir)
+    }
+}

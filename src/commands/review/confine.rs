@@ -1,0 +1,100 @@
+//! The walls of a review: it reads what cells have written.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::fcntl::openat;
+use nix::sys::stat::Mode;
+use syscalls::Sysno;
+
+use crate::commands::error::CliError;
+use crate::commands::layers::files::DIRECTORY;
+use crate::commands::layers::store::Layer;
+use cell::confine::{Filter, enclose, narrow};
+use cell::landlock::{self, LandlockPlan, Use};
+use cell::seccomp::FSTATAT;
+use cell::{StepFailed, errno_of};
+use model::egress::NetworkClass;
+use sys::lookup::Follow;
+use sys::process;
+
+/// System calls of a review, in addition to those of each confined process.
+const READING: [Sysno; 16] = [
+    Sysno::openat,
+    Sysno::openat2,
+    Sysno::getdents64,
+    Sysno::fstat,
+    FSTATAT,
+    Sysno::statx,
+    Sysno::lseek,
+    Sysno::read,
+    Sysno::write,
+    Sysno::readlinkat,
+    Sysno::fgetxattr,
+    Sysno::fcntl,
+    Sysno::flock,
+    Sysno::geteuid,
+    Sysno::mprotect,
+    Sysno::sched_yield,
+];
+/// Calls of one that applies changes.
+const WRITING: [Sysno; 17] = [
+    Sysno::copy_file_range,
+    Sysno::sendfile,
+    Sysno::mkdirat,
+    Sysno::unlinkat,
+    Sysno::symlinkat,
+    Sysno::renameat,
+    Sysno::renameat2,
+    Sysno::fchmod,
+    Sysno::fchmodat,
+    Sysno::fchown,
+    Sysno::fchownat,
+    Sysno::utimensat,
+    Sysno::fsync,
+    Sysno::syncfs,
+    Sysno::umask,
+    Sysno::fremovexattr,
+    Sysno::splice,
+];
+
+/// Confines this process to the directories of the layer and of the host, which it only reads unless
+/// it `applies` changes.
+///
+/// # Errors
+/// The step that failed.
+pub(super) fn confine(layer: &Layer, host: &OwnedFd, applies: bool) -> Result<(), CliError> {
+    let error = |errno: nix::errno::Errno| {
+        CliError::new(format!("review: this process cannot be confined: {errno}"))
+            .with_hint("`cofferdam doctor` shows what is missing here")
+    };
+    // The directory of the layers, from which an empty layer is removed.
+    let layers = openat(&layer.directory, "..", DIRECTORY, Mode::empty()).map_err(error)?;
+    let layer = layer.directory.try_clone().map_err(|cause| error(errno_of(&cause)))?;
+    let rules = |abi| {
+        let plan = LandlockPlan {
+            abi,
+            rules: Vec::new(),
+            links: Follow::Nothing,
+            network: NetworkClass::None,
+        };
+        let directories = match applies {
+            true => [(layers.as_fd(), Use::Write), (host.as_fd(), Use::Write)],
+            false => [(layer.as_fd(), Use::Read), (host.as_fd(), Use::Read)],
+        };
+        landlock::build(&plan, &directories)
+    };
+    let calls: Vec<Sysno> = match applies {
+        true => READING.into_iter().chain(WRITING).collect(),
+        false => READING.to_vec(),
+    };
+    let filter = Filter::of_calls(calls);
+    let done = match nix::unistd::geteuid().is_root() {
+        // Root reads files of other users, and gives them what is applied.
+        true => {
+            process::set_no_new_privs().map_err(error)?;
+            narrow(rules, &filter)
+        }
+        false => enclose(rules, &filter),
+    };
+    done.map_err(|StepFailed { errno, .. }| error(errno))
+}

@@ -1,0 +1,274 @@
+//! `cofferdam review`: what cells changed in a layer of a directory, for a person to apply or discard.
+
+mod confine;
+mod diff;
+mod print;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use nix::errno::Errno;
+
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format::plain;
+use crate::commands::layers::apply::apply;
+use crate::commands::layers::changes::{self, Act, Change, Kind};
+use crate::commands::layers::files::is_empty;
+use crate::commands::layers::journal::{AppliedFiles, Finished};
+use crate::commands::layers::judge::Judge;
+use crate::commands::layers::store::{self, Layer};
+use crate::commands::settings;
+use model::job::Access;
+use model::outcome::in_words;
+use supervisor::{Granted, protect};
+
+/// Exit code if a layer has changes left.
+const LEFT: u8 = 1;
+/// Maximum number of attempts to list a layer while cells change it.
+const MAX_ATTEMPTS: u8 = 5;
+
+/// Arguments as typed.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:\n  \
+    cofferdam run --cow . -- make format\n  \
+    cofferdam review\n  \
+    cofferdam review --diff\n  \
+    cofferdam review --apply src README.md\n  \
+    cofferdam review ~/project --discard\n\n\
+    Exit codes: 0 no changes are left; 1 changes are left, held back or in conflict; 125 failed")]
+pub struct ReviewArguments {
+    /// The directory that was granted; without it, the current one
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// The layer, if the directory has several
+    #[arg(long, value_name = "ID")]
+    layer: Option<String>,
+    /// List the layers of all directories
+    #[arg(long, conflicts_with_all = ["directory", "layer", "diff", "apply", "discard"])]
+    list: bool,
+    /// Show the lines that changed
+    #[arg(long, conflicts_with_all = ["apply", "discard", "json"])]
+    diff: bool,
+    /// Write the changes to the directory, or those at these paths in it
+    #[arg(long, value_name = "PATH", num_args = 0.., conflicts_with = "discard")]
+    apply: Option<Vec<String>>,
+    /// Remove the layer and all changes in it
+    #[arg(long)]
+    discard: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliError> {
+    if typed.list {
+        return list(typed.json);
+    }
+    let directory = typed.directory.clone().unwrap_or_else(|| PathBuf::from("."));
+    let shown = plain(&directory.display().to_string());
+    let directory = directory.canonicalize().map_err(|error| {
+        CliError::new(format!("review: `{shown}` cannot be used: {}", in_words(&error)))
+    })?;
+    let Some(mut layer) = choose(&directory, typed.layer.as_deref())? else {
+        match typed.json {
+            true => print_out("{\"changes\":[]}\n")?,
+            false => eprintln!("cofferdam: no layer has changes to `{shown}`"),
+        }
+        return Ok(0);
+    };
+    if typed.discard {
+        return discard(layer);
+    }
+    let also = settings::load_one(config)?.loaded.config.guard_names.value;
+    let changes_host = typed.apply.is_some();
+    if changes_host {
+        layer.lock().map_err(|errno| in_use(&layer, errno))?;
+    }
+    let host = layer.host().map_err(|errno| replaced(&layer, errno))?;
+    // Before the confinement: another process parses the host's configuration for it.
+    let judge = judge(&layer, &also)?;
+    let output = print::Output::detect(typed.json);
+    confine::confine(&layer, &host, changes_host)?;
+    if changes_host {
+        let interrupted = layer.finish().map_err(|errno| failed("an interrupted apply", errno))?;
+        if let Some(Finished { done, .. }) = interrupted.filter(|finished| finished.done > 0) {
+            eprintln!("cofferdam: finished an interrupted apply of {done} changes");
+        }
+    }
+    let listed = listed(&layer, &judge)?;
+    let Some(paths) = &typed.apply else {
+        match typed.diff {
+            true => diff::print(&layer, &host, &listed, &output)?,
+            false => output.list(&layer, &listed)?,
+        }
+        return Ok(if listed.is_empty() { 0 } else { LEFT });
+    };
+    let chosen = chosen(&listed, paths)?;
+    let finished = apply(&layer, &chosen).map_err(|errno| {
+        failed("nothing was applied", errno).with_hint("the layer and the directory are as before")
+    })?;
+    let left = self::listed(&layer, &judge)?;
+    output.applied(&layer, &finished, &left)?;
+    if !left.is_empty() {
+        return Ok(LEFT);
+    }
+    layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
+    Ok(0)
+}
+
+/// Lists all layers.
+fn list(json: bool) -> Result<u8, CliError> {
+    let layers = store::all().map_err(|errno| failed("the layers cannot be listed", errno))?;
+    let output = print::Output::detect(json);
+    let mut left = false;
+    let mut rows = Vec::new();
+    for layer in layers {
+        let has_changes = layer.upper().and_then(|upper| is_empty(&upper)) != Ok(true);
+        left |= has_changes;
+        rows.push((layer, has_changes));
+    }
+    output.layers(&rows)?;
+    Ok(if left { LEFT } else { 0 })
+}
+
+/// Chooses the layer of a directory, or of the nearest directory around it that has one.
+fn choose(directory: &Path, id: Option<&str>) -> Result<Option<Layer>, CliError> {
+    let mut layers = store::all().map_err(|errno| failed("the layers cannot be listed", errno))?;
+    if let Some(id) = id {
+        let position = layers.iter().position(|layer| layer.id == id);
+        let Some(position) = position else {
+            return Err(CliError::new(format!("review: no layer `{id}`"))
+                .with_hint("cofferdam review --list shows the layers"));
+        };
+        return Ok(Some(layers.swap_remove(position)));
+    }
+    layers.retain(|layer| layer.upper().and_then(|upper| is_empty(&upper)) != Ok(true));
+    for above in directory.ancestors() {
+        let of_above = |layer: &Layer| layer.base.path() == above;
+        match layers.iter().filter(|layer| of_above(layer)).count() {
+            0 => {}
+            1 => return Ok(layers.into_iter().find(of_above)),
+            _ => {
+                let ids = layers.iter().filter(|layer| of_above(layer));
+                let ids: Vec<&str> = ids.map(|layer| layer.id.as_str()).collect();
+                return Err(CliError::new("review: the directory has several layers")
+                    .with_hint(format!("choose one with --layer: {}", ids.join(", "))));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn discard(mut layer: Layer) -> Result<u8, CliError> {
+    layer.lock().map_err(|errno| in_use(&layer, errno))?;
+    match layer.finish() {
+        // What was applied stays, and so does an apply whose directory is gone.
+        Ok(_) | Err(Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+        Err(errno) => return Err(failed("an interrupted apply", errno)),
+    }
+    let id = layer.id.clone();
+    layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
+    eprintln!("cofferdam: discarded the layer {id}");
+    Ok(0)
+}
+
+/// Finds what the host obeys in the directory by its own configuration.
+fn judge(layer: &Layer, also: &BTreeSet<String>) -> Result<Judge, CliError> {
+    let path = layer.base.path();
+    let granted = Granted::now(path.clone(), path, Access::ReadWrite)
+        .map_err(|errno| replaced(layer, errno))?;
+    let guarded =
+        protect::scan(&[granted]).map_err(|error| CliError::new(format!("review: {error}")))?;
+    Ok(Judge::new(&guarded.into_iter().next().unwrap_or_default(), also))
+}
+
+fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {
+    let attempt = || {
+        let upper = layer.upper()?;
+        let applied = AppliedFiles::read(&layer.directory)?;
+        changes::list(&upper, &layer.host()?, layer.base.since, judge, &applied)
+    };
+    let mut result = attempt();
+    for _ in 1..MAX_ATTEMPTS {
+        // Cells that use the layer may remove what is being listed.
+        if !matches!(result, Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL)) {
+            break;
+        }
+        result = attempt();
+    }
+    result.map_err(|errno| match errno == Errno::EFBIG {
+        true => CliError::new("review: the layer has too many changes to list")
+            .with_hint("cofferdam review --discard removes it"),
+        false => failed("the layer cannot be listed", errno),
+    })
+}
+
+/// Chooses the changes at these paths, with the directories that they need; all without a path.
+///
+/// # Errors
+/// A path without a change.
+fn chosen<'c>(changes: &'c [Change], paths: &[String]) -> Result<Vec<&'c Change>, CliError> {
+    let paths: Vec<&[u8]> = paths.iter().map(|path| trimmed(path)).collect();
+    for path in &paths {
+        if !changes.iter().any(|change| is_at_or_below(&change.path, path)) {
+            let path = String::from_utf8_lossy(path);
+            return Err(CliError::new(format!("review: no change at `{path}`"))
+                .with_hint("paths are those of the list, from the top of the directory"));
+        }
+    }
+    let is_wanted = |change: &&Change| {
+        paths.is_empty() || paths.iter().any(|path| is_at_or_below(&change.path, path))
+    };
+    let is_around = |change: &&Change| {
+        change.act == Act::Add
+            && change.kind == Kind::Directory
+            && paths.iter().any(|path| is_at_or_below(path, &change.path))
+    };
+    let wanted = changes.iter().filter(|change| is_wanted(change) || is_around(change));
+    Ok(wanted.filter(|change| change.is_applicable()).collect())
+}
+
+fn trimmed(path: &str) -> &[u8] {
+    let path = path.strip_prefix("./").unwrap_or(path).trim_end_matches('/');
+    if path == "." { b"" } else { path.as_bytes() }
+}
+
+fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
+    let rest = path.strip_prefix(directory);
+    directory.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+fn failed(what: &str, errno: Errno) -> CliError {
+    CliError::new(format!("review: {what}: {errno}"))
+}
+
+fn in_use(layer: &Layer, errno: Errno) -> CliError {
+    match errno == Errno::EBUSY {
+        true => CliError::new(format!("review: the layer {} is in use", layer.id))
+            .with_hint("end the server or the run that uses it; listing and --diff work meanwhile"),
+        false => failed("the layer cannot be locked", errno),
+    }
+}
+
+fn replaced(layer: &Layer, errno: Errno) -> CliError {
+    let path = plain(&layer.base.path().display().to_string());
+    CliError::new(format!("review: `{path}` cannot be used: {errno}")).with_hint(format!(
+        "the layer belongs to the directory that was there; its files are in {}",
+        plain(&layer.path.join(store::UPPER).display().to_string())
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_chooses_what_is_at_or_below_it() {
+        assert!(is_at_or_below(b"a/b", trimmed("./a/")));
+        assert!(is_at_or_below(b"a", trimmed("a")));
+        assert!(!is_at_or_below(b"ab", trimmed("a")));
+        assert!(is_at_or_below(b"ab", trimmed(".")));
+    }
+}
