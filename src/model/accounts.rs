@@ -31,6 +31,12 @@ pub fn user(uid: u32) -> Option<String> {
     field("/etc/passwd", uid, 0)
 }
 
+/// Returns the primary group of a user.
+#[must_use]
+pub fn primary_group(uid: u32) -> Option<u32> {
+    field("/etc/passwd", uid, 3)?.parse().ok()
+}
+
 /// Returns the name of a group.
 #[must_use]
 pub fn group(gid: u32) -> Option<String> {
@@ -63,7 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn root_has_a_name() {
+    fn root_has_a_name_and_a_group() {
         assert_eq!((user(0).as_deref(), group(0).as_deref()), (Some("root"), Some("root")));
+        assert_eq!(primary_group(0), Some(0));
     }
 }

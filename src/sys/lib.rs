@@ -13,6 +13,7 @@
 pub mod bpf;
 pub mod exec;
 pub mod fork;
+pub mod identity;
 pub mod interrupt;
 pub mod lookup;
 pub mod memory;

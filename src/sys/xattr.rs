@@ -1,4 +1,4 @@
-//! Extended attributes of users (xattr(7)).
+//! Extended attributes (xattr(7)): those of users, and access lists.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -19,6 +19,14 @@ pub fn get<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Opt
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Sets an attribute of an open file.
+///
+/// # Errors
+/// The errno of fsetxattr(2).
+pub fn set(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
+    fsetxattr(file, name, value, XattrFlags::empty()).map_err(errno)
 }
 
 /// Sets an attribute of an open file, and removes it again.
