@@ -124,8 +124,12 @@ pub(crate) fn grant_all(
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
     let mut host = None;
+    let layers = store::directory().and_then(|path| path.canonicalize().ok());
     for grant in resolve_all(&requests)? {
         let PathRequest { flag, mount } = grant.request;
+        if let Some(layers) = layers.as_deref().filter(|_| flag == Flag::Ro) {
+            check_apart_from_layers(&grant, layers)?;
+        }
         if flag != Flag::Ro {
             check_writable(settings, &grant, &mut host)?;
         }
@@ -143,6 +147,16 @@ pub(crate) fn grant_all(
         });
     }
     Ok(all)
+}
+
+/// Refuses to show the layers to cells: files of other projects, set-id files, and a layer that cells
+/// of another start change at the same time.
+fn check_apart_from_layers(grant: &ResolvedGrant<'_>, layers: &Path) -> Result<(), CliError> {
+    if grant.host.starts_with(layers) || layers.starts_with(&grant.host) {
+        return Err(CliError::new(format!("{} would show cofferdam's layers", grant.request))
+            .with_hint("grant a smaller directory; `cofferdam review --diff` shows a layer"));
+    }
+    Ok(())
 }
 
 /// Parts of the host that a directory is compared with before cells may write to it.
