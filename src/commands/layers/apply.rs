@@ -5,42 +5,54 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, UtimensatFlags, fchmod, fstat, futimens, mkdirat, utimensat};
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, UtimensatFlags, fstat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, symlinkat, unlinkat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use super::changes::{Act, Change, Kind, link};
-use super::files::{Seen, c_name, look, open_directory, open_file, split};
-use super::journal::{self, Finished, Left, Step};
+use super::copy::{Space, copy};
+use super::files::{DIRECTORY, Seen, c_name, look, open_directory, open_file, split};
+use super::journal::{self, Finished, Left, Step, Stopped};
+use super::owner::Owner;
+use super::rights::{self, Rights};
 use super::store::Layer;
-use cell::errno_of;
 
-/// Applies these changes. Nothing has changed on the host if this fails before the journal is
-/// written.
+/// Why an apply ended before all changes were tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// Nothing has changed on the host.
+    Before(Errno),
+    /// The steps are recorded: the next review or start continues.
+    During(Stopped),
+}
+
+/// Applies these changes.
 ///
 /// # Errors
-/// A file that cannot be staged, such as on a full disk.
-pub(crate) fn apply(layer: &Layer, changes: &[&Change]) -> Result<Finished, Errno> {
-    let host = layer.host()?;
-    let upper = layer.upper()?;
-    let staged = Staging::make(&layer.directory, &layer.id, &host, &upper).and_then(|staging| {
+/// A file that cannot be staged, such as on a full disk, or a step after that.
+pub(crate) fn apply(layer: &Layer, changes: &[&Change]) -> Result<Finished, Failed> {
+    let host = layer.host().map_err(Failed::Before)?;
+    let upper = layer.upper().map_err(Failed::Before)?;
+    let owner = layer.base.owner;
+    let staged = Staging::make(&layer.directory, &host, &upper, owner).and_then(|mut staging| {
         let (steps, left) = staging.stage(changes)?;
         let since = layer.base.since;
         journal::record(&layer.directory, &staging.directory, &host, since, steps)?;
         Ok(left)
     });
+    let finish = || journal::finish(&layer.directory, &upper, &host, owner);
     match staged {
         Ok(mut left) => {
-            let mut finished = journal::finish(&layer.directory, &upper, &host, &layer.id)?;
+            let mut finished = finish().map_err(Failed::During)?;
             finished.left.append(&mut left);
             Ok(finished)
         }
-        Err(errno) => {
-            // Without a journal this removes what was staged.
-            journal::finish(&layer.directory, &upper, &host, &layer.id)?;
-            Err(errno)
-        }
+        // Without a journal this removes what was staged.
+        Err(errno) => match finish() {
+            Ok(_) => Err(Failed::Before(errno)),
+            Err(stopped) => Err(Failed::During(stopped)),
+        },
     }
 }
 
@@ -49,29 +61,29 @@ struct Staging<'a> {
     directory: OwnedFd,
     host: &'a OwnedFd,
     upper: &'a OwnedFd,
-    /// Bits that new files do not get.
-    mask: u32,
-    is_root: bool,
+    owner: Owner,
+    umask: u32,
+    space: Space,
 }
 
 impl<'a> Staging<'a> {
     fn make(
         layer: &OwnedFd,
-        id: &str,
         host: &'a OwnedFd,
         upper: &'a OwnedFd,
+        owner: Owner,
     ) -> Result<Self, Errno> {
-        let directory = journal::make_staging(layer, host, id)?;
-        let mask = nix::sys::stat::umask(Mode::S_IRWXG | Mode::S_IRWXO);
-        nix::sys::stat::umask(mask);
-        let is_root = nix::unistd::geteuid().is_root();
-        Ok(Self { directory, host, upper, mask: mask.bits(), is_root })
+        let space = Space::of(host)?;
+        let directory = journal::make_staging(layer, host, owner)?;
+        let umask = nix::sys::stat::umask(Mode::S_IRWXG | Mode::S_IRWXO);
+        nix::sys::stat::umask(umask);
+        Ok(Self { directory, host, upper, owner, umask: umask.bits(), space })
     }
 
     /// Makes the new files, and the steps in the order in which they are taken: removals, then
     /// directories, then files.
     #[expect(clippy::type_complexity, reason = "the steps, and the paths that have none")]
-    fn stage(&self, changes: &[&Change]) -> Result<(Vec<Step>, Vec<(Vec<u8>, Left)>), Errno> {
+    fn stage(&mut self, changes: &[&Change]) -> Result<(Vec<Step>, Vec<(Vec<u8>, Left)>), Errno> {
         let mut steps = Vec::new();
         let mut left = Vec::new();
         for change in changes.iter().filter(|change| change.act == Act::Delete) {
@@ -99,25 +111,31 @@ impl<'a> Staging<'a> {
                     let path = &change.path;
                     steps.push(Step::new(path, act, change.old, staged, change.is_movable));
                 }
-                // Not the file that was judged, or not to be read.
-                Err(errno @ (Errno::ESTALE | Errno::EACCES | Errno::ELOOP)) => {
+                Err(errno) if is_of_the_machine(errno) => return Err(errno),
+                // Not the file that was judged, not to be read, or not for this filesystem.
+                Err(errno) => {
                     // The next step has the same name in the staging directory.
-                    match unlinkat(&self.directory, own.as_c_str(), UnlinkatFlags::NoRemoveDir) {
-                        Ok(()) | Err(Errno::ENOENT) => {}
-                        Err(errno) => return Err(errno),
-                    }
+                    self.owner.during(|| self.remove(&own))?;
                     let why =
                         if errno == Errno::ESTALE { Left::Changed } else { Left::Errno(errno) };
                     left.push((change.path.clone(), why));
                 }
-                Err(errno) => return Err(errno),
             }
         }
         Ok((steps, left))
     }
 
-    /// Makes the new file of a change under a name of the staging directory.
-    fn put(&self, change: &Change, own: &CStr) -> Result<Seen, Errno> {
+    fn remove(&self, own: &CStr) -> Result<(), Errno> {
+        match unlinkat(&self.directory, own, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(Errno::EISDIR) => unlinkat(&self.directory, own, UnlinkatFlags::RemoveDir),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes the new file of a change under a name of the staging directory. The layer is read with
+    /// the rights of this process, and the file is made with those of the directory's owner.
+    fn put(&mut self, change: &Change, own: &CStr) -> Result<Seen, Errno> {
         let (directory, name) = split(&change.path);
         let from = open_directory(self.upper, directory)?;
         let name = c_name(name)?;
@@ -126,31 +144,28 @@ impl<'a> Staging<'a> {
         if !seen.is_unchanged(&new) {
             return Err(Errno::ESTALE);
         }
-        let owner = match (self.is_root, change.old) {
-            (false, _) => None,
-            (true, Some(old)) => Some(old.owner),
-            (true, None) => Some(self.owner_above(directory)?),
-        };
+        let owner = self.owner;
         match change.kind {
-            Kind::Directory => self.make_directory(own, owner)?,
-            Kind::Link => self.make_link(&link(&from, &name)?, own, &new, owner)?,
+            Kind::Directory => owner.during(|| self.make_directory(own, directory))?,
+            Kind::Link => {
+                let text = link(&from, &name)?;
+                owner.during(|| self.make_link(&text, own, &new))?;
+            }
             Kind::File => {
                 let file = File::from(open_file(&from, &name)?);
-                self.copy(file, change, &new, own, owner)?;
+                owner.during(|| self.copy(&file, change, &new, own))?;
             }
             Kind::Other => return Err(Errno::EINVAL),
         }
         look(&self.directory, own)?.ok_or(Errno::ESTALE)
     }
 
-    /// Returns the owner of the nearest directory of the host on the way to a path.
-    fn owner_above(&self, mut directory: &[u8]) -> Result<(u32, u32), Errno> {
+    /// Returns the rights of new files in a directory: those that the nearest directory of the host on
+    /// the way to it gives.
+    fn new_rights(&self, mut directory: &[u8]) -> Result<Rights, Errno> {
         loop {
             match open_directory(self.host, directory) {
-                Ok(held) => {
-                    let status = fstat(&held)?;
-                    return Ok((status.st_uid, status.st_gid));
-                }
+                Ok(held) => return Rights::of_new(&held, self.umask),
                 Err(Errno::ENOENT | Errno::ENOTDIR) if !directory.is_empty() => {
                     directory = split(directory).0;
                 }
@@ -159,72 +174,66 @@ impl<'a> Staging<'a> {
         }
     }
 
-    fn make_directory(&self, own: &CStr, owner: Option<(u32, u32)>) -> Result<(), Errno> {
-        mkdirat(&self.directory, own, Mode::S_IRWXU)?;
-        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let made = openat(&self.directory, own, flags, Mode::empty())?;
-        give(&made, owner)?;
-        fchmod(&made, Mode::from_bits_truncate(0o777 & !self.mask))
+    /// Returns the rights of a file that replaces another.
+    fn kept_rights(&self, path: &[u8], old: &Seen) -> Result<Rights, Errno> {
+        let (directory, name) = split(path);
+        let parent = open_directory(self.host, directory)?;
+        match open_file(&parent, &c_name(name)?) {
+            Ok(file) => Rights::of_replaced(&file, old),
+            Err(Errno::EACCES | Errno::EPERM) => Ok(Rights::of_unreadable(old)),
+            Err(_) => Err(Errno::ESTALE),
+        }
     }
 
-    fn make_link(
-        &self,
-        text: &[u8],
-        own: &CStr,
-        new: &Seen,
-        owner: Option<(u32, u32)>,
-    ) -> Result<(), Errno> {
+    fn make_directory(&self, own: &CStr, parent: &[u8]) -> Result<(), Errno> {
+        mkdirat(&self.directory, own, Mode::S_IRWXU)?;
+        let made = openat(&self.directory, own, DIRECTORY, Mode::empty())?;
+        self.new_rights(parent)?.give(&made, rights::Kind::Directory)
+    }
+
+    fn make_link(&self, text: &[u8], own: &CStr, new: &Seen) -> Result<(), Errno> {
         symlinkat(text, &self.directory, own)?;
-        if let Some((uid, gid)) = owner {
-            let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-            let uid = Uid::from_raw(uid);
-            let gid = Gid::from_raw(gid);
-            fchownat(&self.directory, own, Some(uid), Some(gid), flags)?;
-        }
         let flags = UtimensatFlags::NoFollowSymlink;
         utimensat(&self.directory, own, &TimeSpec::UTIME_OMIT, &time(new), flags)
     }
 
-    fn copy(
-        &self,
-        mut from: File,
-        change: &Change,
-        new: &Seen,
-        own: &CStr,
-        owner: Option<(u32, u32)>,
-    ) -> Result<(), Errno> {
+    fn copy(&mut self, from: &File, change: &Change, new: &Seen, own: &CStr) -> Result<(), Errno> {
+        let rights = match change.old.filter(|old| old.is(libc::S_IFREG)) {
+            Some(old) => self.kept_rights(&change.path, &old)?,
+            None => self.new_rights(split(&change.path).0)?,
+        };
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        let mut to = File::from(openat(&self.directory, own, flags, mode)?);
-        let copied = std::io::copy(&mut from, &mut to).map_err(|error| errno_of(&error))?;
-        if i64::try_from(copied) != Ok(new.size) || !Seen::from(&fstat(&from)?).is_unchanged(new) {
+        let to = File::from(openat(&self.directory, own, flags, mode)?);
+        copy(from, &to, new.size, &mut self.space)?;
+        if !Seen::from(&fstat(from)?).is_unchanged(new) {
             return Err(Errno::ESTALE);
         }
-        give(&to, owner)?;
-        // Never a set-id bit: only whether the file can be executed is the layer's.
-        let base = match change.old.filter(|old| old.is(libc::S_IFREG)) {
-            Some(old) => old.mode & 0o777,
-            None => 0o666 & !self.mask,
+        let kind = match new.mode & 0o111 {
+            0 => rights::Kind::File,
+            _ => rights::Kind::Executable,
         };
-        let mode = match new.mode & 0o111 {
-            0 => base & !0o111,
-            // Users that may read the file may execute it.
-            _ => base | (base & 0o444) >> 2,
-        };
-        fchmod(&to, Mode::from_bits_truncate(mode))?;
+        rights.give(&to, kind)?;
         futimens(&to, &TimeSpec::UTIME_OMIT, &time(new))
     }
 }
 
-fn time(seen: &Seen) -> TimeSpec {
-    TimeSpec::new(seen.modified.0, seen.modified.1)
+/// Returns true if the next file would meet the same error, whatever a cell has made of this one.
+fn is_of_the_machine(errno: Errno) -> bool {
+    let machines = [
+        Errno::ENOSPC,
+        Errno::EDQUOT,
+        Errno::EIO,
+        Errno::EROFS,
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOMEM,
+    ];
+    machines.contains(&errno)
 }
 
-fn give(file: impl std::os::fd::AsFd, owner: Option<(u32, u32)>) -> Result<(), Errno> {
-    match owner {
-        Some((uid, gid)) => fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
-        None => Ok(()),
-    }
+fn time(seen: &Seen) -> TimeSpec {
+    TimeSpec::new(seen.modified.0, seen.modified.1)
 }
 
 #[cfg(test)]

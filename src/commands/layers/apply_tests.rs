@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{SFlag, mknod};
 
@@ -15,14 +15,13 @@ use super::*;
 
 type Tested<T> = std::io::Result<T>;
 
-const ID: &str = "project-1";
-
 /// A layer with a change of each kind, and its directory.
 struct Fixture {
     held: tempfile::TempDir,
     layer: OwnedFd,
     upper: OwnedFd,
     host: OwnedFd,
+    owner: Owner,
     since: Stamp,
 }
 
@@ -60,9 +59,10 @@ impl Fixture {
         let layer = open(&root.join("layer"))?;
         let upper = open(&root.join("upper"))?;
         let host = open(&root.join("host"))?;
+        let owner = Owner::of(&fstat(&host)?);
         // Later than all of the above: the host has not changed since.
         let Stamp(seconds, fraction) = Stamp::now()?;
-        Ok(Self { held, layer, upper, host, since: Stamp(seconds + 60, fraction) })
+        Ok(Self { held, layer, upper, host, owner, since: Stamp(seconds + 60, fraction) })
     }
 
     fn changes(&self) -> Tested<Vec<Change>> {
@@ -95,14 +95,37 @@ impl Fixture {
         Ok(tree)
     }
 
+    fn path(&self, name: &str) -> PathBuf {
+        self.held.path().join(name)
+    }
+
+    fn staging_name(&self) -> String {
+        journal::staging_left(&self.layer).unwrap_or_default()
+    }
+
+    fn finish(&self) -> Result<Finished, Stopped> {
+        finish(&self.layer, &self.upper, &self.host, self.owner)
+    }
+
+    /// Stages all changes and writes the journal, as an apply that is killed then.
+    fn recorded(&self) -> Tested<(OwnedFd, Vec<Step>)> {
+        let (staging, steps) = self.staged()?;
+        record(&self.layer, &staging, &self.host, self.since, steps.clone())?;
+        Ok((staging, steps))
+    }
+
     fn staged(&self) -> Tested<(OwnedFd, Vec<Step>)> {
         let changes = self.changes()?;
         let changes: Vec<&Change> = changes.iter().collect();
-        let staging = Staging::make(&self.layer, ID, &self.host, &self.upper)?;
+        let mut staging = Staging::make(&self.layer, &self.host, &self.upper, self.owner)?;
         let (steps, left) = staging.stage(&changes)?;
         assert_eq!(left, []);
         Ok((staging.directory, steps))
     }
+}
+
+fn stopped(why: Stopped) -> std::io::Error {
+    std::io::Error::other(why)
 }
 
 fn expected() -> BTreeMap<String, String> {
@@ -127,12 +150,11 @@ fn an_apply_that_is_killed_after_any_step_is_finished() -> Tested<()> {
     assert_eq!(count, 13);
     for cut in 0..=count {
         let fixture = Fixture::new()?;
-        let (staging, steps) = fixture.staged()?;
-        record(&fixture.layer, &staging, &fixture.host, fixture.since, steps.clone())?;
+        let (staging, steps) = fixture.recorded()?;
         for (number, step) in steps.iter().enumerate().take(cut) {
             assert_eq!(take(&fixture.host, &staging, number, step), Ok(()), "{step:?}");
         }
-        let finished = finish(&fixture.layer, &fixture.upper, &fixture.host, ID)?;
+        let finished = fixture.finish().map_err(stopped)?;
         assert_eq!((finished.done, finished.left), (count, Vec::new()), "killed after {cut} steps");
         assert_eq!(fixture.tree()?, expected(), "killed after {cut} steps");
         assert!(!is_unfinished(&fixture.layer)?);
@@ -150,7 +172,7 @@ fn an_apply_that_is_killed_before_its_journal_is_written_has_changed_nothing() -
     let changes = fixture.changes()?;
     fixture.staged()?;
     assert!(is_unfinished(&fixture.layer)?);
-    let finished = finish(&fixture.layer, &fixture.upper, &fixture.host, ID)?;
+    let finished = fixture.finish().map_err(stopped)?;
     assert_eq!(finished.done, 0);
     assert_eq!(fixture.tree()?, before);
     assert_eq!(fixture.changes()?, changes);
@@ -161,13 +183,12 @@ fn an_apply_that_is_killed_before_its_journal_is_written_has_changed_nothing() -
 #[test]
 fn what_the_host_changes_after_the_journal_was_written_stays_the_hosts() -> Tested<()> {
     let fixture = Fixture::new()?;
-    let (staging, steps) = fixture.staged()?;
-    record(&fixture.layer, &staging, &fixture.host, fixture.since, steps)?;
+    fixture.recorded()?;
     let path = |name: &str| fixture.held.path().join("host").join(name);
     for name in ["changed", "removed", "old/a", "script"] {
         fs::write(path(name), "the host's own version\n")?;
     }
-    let finished = finish(&fixture.layer, &fixture.upper, &fixture.host, ID)?;
+    let finished = fixture.finish().map_err(stopped)?;
     let left: BTreeSet<(Vec<u8>, String)> =
         finished.left.into_iter().map(|(path, why)| (path, format!("{why:?}"))).collect();
     let changed = ["changed", "removed", "old/a", "script"].map(|name| (name, "Changed"));
@@ -195,7 +216,7 @@ fn a_file_that_slips_in_during_an_exchange_is_put_back() -> Tested<()> {
     // As after a kill between the exchange and its check: another file came out than was judged.
     let host = fixture.held.path().join("host");
     fs::write(host.join("slipped"), "slipped in\n")?;
-    let own = format!("host/.cofferdam-apply-{ID}/{number}");
+    let own = format!("host/{}/{number}", fixture.staging_name());
     fs::rename(fixture.held.path().join(&own), host.join("changed"))?;
     fs::rename(host.join("slipped"), fixture.held.path().join(&own))?;
     assert_eq!(take(&fixture.host, &staging, number, step), Err(Left::Changed));
@@ -214,4 +235,173 @@ fn a_file_of_the_host_that_changed_since_the_layer_was_made_is_a_conflict() -> T
     let expected: [&[u8]; 5] = [b"becomes-link", b"changed", b"old/a", b"old/deep/b", b"removed"];
     assert_eq!(conflicts, expected);
     Ok(())
+}
+
+#[test]
+fn an_apply_without_its_staging_directory_is_neither_finished_nor_forgotten() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let before = fixture.tree()?;
+    let changes = fixture.changes()?;
+    fixture.recorded()?;
+    let name = fixture.staging_name();
+    let staging = fixture.path("host").join(&name);
+    let aside = fixture.path("aside");
+    fs::rename(&staging, &aside)?;
+    let lost = Err(Stopped::StagingLost(name.clone()));
+    assert_eq!(fixture.finish().map(|finished| finished.done), lost);
+    assert_eq!(fixture.tree()?, before);
+    // Another directory at its name is neither used nor removed, nor is a link to the right one.
+    fs::create_dir(&staging)?;
+    fs::set_permissions(&staging, PermissionsExt::from_mode(0o700))?;
+    fs::write(staging.join("0"), "another\n")?;
+    assert_eq!(fixture.finish().map(|finished| finished.done), lost);
+    assert_eq!(fs::read_to_string(staging.join("0"))?, "another\n");
+    fs::remove_dir_all(&staging)?;
+    symlink(&aside, &staging)?;
+    assert_eq!(fixture.finish().map(|finished| finished.done), lost);
+    fs::remove_file(&staging)?;
+    assert_eq!(fixture.tree()?, before);
+    assert_eq!(fixture.changes()?, changes);
+    // Put back, it is finished.
+    fs::rename(&aside, &staging)?;
+    assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
+    assert_eq!(fixture.tree()?, expected());
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_is_left_after_the_journal_is_removed() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let (staging, steps) = fixture.recorded()?;
+    for (number, step) in steps.iter().enumerate() {
+        assert_eq!(take(&fixture.host, &staging, number, step), Ok(()));
+    }
+    fs::remove_file(fixture.path("layer/journal.json"))?;
+    assert!(is_unfinished(&fixture.layer)?);
+    assert_eq!(fixture.finish().map(|finished| finished.done), Ok(0));
+    assert_eq!(fixture.tree()?, expected());
+    assert!(!is_unfinished(&fixture.layer)?);
+    // The layer shows no change, though its files were not removed.
+    assert_eq!(fixture.changes()?, []);
+    Ok(())
+}
+
+#[test]
+fn a_staging_directory_without_its_identity_is_removed_only_if_it_is_empty() -> Tested<()> {
+    for (made, is_left) in [(None, false), (Some(None), false), (Some(Some("file")), true)] {
+        let fixture = Fixture::new()?;
+        let name = format!(".cofferdam-apply-{:032x}", 7);
+        let record = format!("{{\"version\":1,\"name\":\"{name}\",\"identity\":null}}");
+        fs::write(fixture.path("layer/staged.json"), record)?;
+        let staging = fixture.path("host").join(&name);
+        if let Some(file) = made {
+            fs::create_dir(&staging)?;
+            if let Some(file) = file {
+                fs::write(staging.join(file), "the host's\n")?;
+            }
+        }
+        assert_eq!(fixture.finish().map(|finished| finished.done), Ok(0));
+        assert_eq!(staging.exists(), is_left, "{made:?}");
+        assert!(!is_unfinished(&fixture.layer)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_journal_that_this_version_cannot_read_is_kept() -> Tested<()> {
+    for (text, why) in [
+        (&b"{\"version\":2,\"steps\":\"otherwise\"}"[..], Stopped::OtherVersion),
+        (b"{\"version\":1}", Stopped::Damaged),
+        (b"", Stopped::Damaged),
+        (b"not JSON", Stopped::Damaged),
+    ] {
+        let fixture = Fixture::new()?;
+        let before = fixture.tree()?;
+        fixture.recorded()?;
+        fs::write(fixture.path("layer/journal.json"), text)?;
+        assert_eq!(fixture.finish().map(|finished| finished.done), Err(why));
+        assert_eq!(fs::read(fixture.path("layer/journal.json"))?, text);
+        File::options()
+            .write(true)
+            .open(fixture.path("layer/journal.json"))?
+            .set_len((256 << 20) + 1)?;
+        assert_eq!(fixture.finish().map(|finished| finished.done), Err(Stopped::Damaged));
+        fs::remove_dir_all(fixture.path("host").join(fixture.staging_name()))?;
+        assert_eq!(fixture.tree()?, before);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_apply_is_finished_where_the_device_has_another_number_now() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    fixture.recorded()?;
+    let device = fstat(&fixture.host)?.st_dev;
+    let journal = fs::read_to_string(fixture.path("layer/journal.json"))?;
+    let another = journal.replace(&format!("\"device\":{device}"), "\"device\":987654321");
+    assert_ne!(another, journal);
+    fs::write(fixture.path("layer/journal.json"), another)?;
+    assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
+    assert_eq!(fixture.tree()?, expected());
+    Ok(())
+}
+
+#[test]
+fn a_file_that_cannot_be_staged_keeps_no_other_back() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let mut changes = fixture.changes()?;
+    for change in &mut changes {
+        // As if a cell had changed the file after it was judged.
+        if let Some(new) = change.new.as_mut().filter(|_| change.path == b"script") {
+            new.size += 1;
+        }
+        // As if the filesystem did not take the file.
+        if change.path == b"new/deep/file" {
+            change.kind = Kind::Other;
+        }
+    }
+    let changes: Vec<&Change> = changes.iter().collect();
+    let mut staging = Staging::make(&fixture.layer, &fixture.host, &fixture.upper, fixture.owner)?;
+    let (steps, left) = staging.stage(&changes)?;
+    let expected_left = vec![
+        (b"new/deep/file".to_vec(), Left::Errno(Errno::EINVAL)),
+        (b"script".to_vec(), Left::Changed),
+    ];
+    assert_eq!(left, expected_left);
+    record(&fixture.layer, &staging.directory, &fixture.host, fixture.since, steps)?;
+    assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
+    let mut rest = expected();
+    for path in ["host/new/deep/file", "host/script"] {
+        rest.remove(path);
+    }
+    assert_eq!(fixture.tree()?, rest);
+    Ok(())
+}
+
+#[test]
+fn files_deeper_than_the_longest_path_are_applied() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let name = c_name(&[b'n'; 255])?;
+    let mut inner = fixture.upper.try_clone()?;
+    let mut outer = fixture.host.try_clone()?;
+    for depth in 0..40 {
+        mkdirat(&inner, name.as_c_str(), Mode::S_IRWXU)?;
+        inner = openat(&inner, name.as_c_str(), DIRECTORY, Mode::empty())?;
+        // The host has some of the directories.
+        if depth < 20 {
+            mkdirat(&outer, name.as_c_str(), Mode::S_IRWXU)?;
+            outer = openat(&outer, name.as_c_str(), DIRECTORY, Mode::empty())?;
+        }
+    }
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT;
+    drop(openat(&inner, name.as_c_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+    let (_, steps) = fixture.recorded()?;
+    assert_eq!(steps.len(), 13 + 21);
+    assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
+    let path: Vec<&[u8]> = std::iter::repeat_n(name.to_bytes(), 40).collect();
+    let deepest = open_directory(&fixture.host, &path.join(&b'/'))?;
+    assert!(look(&deepest, &name)?.is_some_and(|seen| seen.is(libc::S_IFREG)));
+    assert_eq!(fixture.changes()?, []);
+    cell::removal::remove_all(&fixture.upper, "n")?;
+    Ok(cell::removal::remove_all(&fixture.host, "n")?)
 }

@@ -10,12 +10,13 @@ use std::path::Path;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{FileStat, Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use cell::{c_path, errno_of};
+use sys::identity;
 use sys::lookup::{self, Follow};
 
 /// Set on a directory of a layer in which the host's names are hidden.
@@ -23,6 +24,9 @@ pub(crate) const OPAQUE: &CStr = c"user.overlay.opaque";
 /// Flags to open a directory in which names are looked up.
 pub(crate) const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Longest part of a path that is looked up in one call; the kernel takes fewer than 4096 bytes.
+const MAX_PART: usize = 4000;
 
 /// A time of a file: seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -104,19 +108,60 @@ pub(crate) fn is_kind(status: &FileStat, kind: libc::mode_t) -> bool {
     status.st_mode & libc::S_IFMT == kind
 }
 
-/// Opens a directory at a relative path, without following links and without leaving the filesystem.
-/// The empty path is the directory itself.
+/// Identity of a directory that lasts: another filesystem at the same path, or a directory that was
+/// made later and got the same inode number, has another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Identity {
+    filesystem: u64,
+    inode: u64,
+    /// Time when it was made, if its filesystem records that.
+    born: Option<(i64, u32)>,
+}
+
+impl Identity {
+    /// Returns the identity of an open directory.
+    pub(crate) fn of(directory: &OwnedFd) -> Result<Self, Errno> {
+        Ok(Self {
+            filesystem: identity::filesystem(directory)?,
+            inode: fstat(directory)?.st_ino,
+            born: identity::birth_time(directory)?,
+        })
+    }
+}
+
+/// Opens a directory at a relative path of any length, without following links and without leaving
+/// the filesystem. The empty path is the directory itself.
 pub(crate) fn open_directory(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
-    let path = if path.is_empty() { b"." } else { path };
-    let path = c_path(Path::new(OsStr::from_bytes(path)))?;
-    lookup::open(root, &path, DIRECTORY.bits(), 0, Follow::Beneath)
+    let open = |from: &OwnedFd, part: &[u8]| {
+        let path = c_path(Path::new(OsStr::from_bytes(part)))?;
+        lookup::open(from, &path, DIRECTORY.bits(), 0, Follow::Beneath)
+    };
+    if path.is_empty() {
+        return open(root, b".");
+    }
+    let (mut part, mut rest) = first_part(path);
+    let mut held = open(root, part)?;
+    while !rest.is_empty() {
+        (part, rest) = first_part(rest);
+        held = open(&held, part)?;
+    }
+    Ok(held)
+}
+
+/// Splits a path after as many names as the kernel takes in one call.
+fn first_part(path: &[u8]) -> (&[u8], &[u8]) {
+    let Some(start) = path.get(..=MAX_PART) else { return (path, b"") };
+    let cut = start.iter().rposition(|byte| *byte == b'/').unwrap_or(path.len());
+    let (part, rest) = path.split_at(cut);
+    (part, rest.get(1..).unwrap_or_default())
 }
 
 /// Opens a regular file for reading. Never waits for the other end of a FIFO.
 pub(crate) fn open_file(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = lookup::open(directory, name, flags | libc::O_CLOEXEC, 0, Follow::Beneath)?;
-    let status = nix::sys::stat::fstat(&file)?;
+    let status = fstat(&file)?;
     if is_kind(&status, libc::S_IFREG) { Ok(file) } else { Err(Errno::EINVAL) }
 }
 
@@ -227,6 +272,30 @@ mod tests {
             assert_eq!(decoded(&encoded(path)), path);
         }
         assert_eq!(encoded(b"a b\n/c"), "a%20b%0A/c");
+    }
+
+    #[test]
+    fn a_directory_is_opened_at_a_path_of_any_length() -> std::io::Result<()> {
+        let held = tempfile::tempdir()?;
+        let root = OwnedFd::from(File::open(held.path())?);
+        let mut deepest = root.try_clone()?;
+        let name = c_name(&[b'n'; 255])?;
+        let mut path = Vec::new();
+        // 25,600 bytes, more than six times as many as one call takes.
+        for _ in 0..100 {
+            nix::sys::stat::mkdirat(&deepest, name.as_c_str(), Mode::S_IRWXU)?;
+            deepest = openat(&deepest, name.as_c_str(), DIRECTORY, Mode::empty())?;
+            path.extend_from_slice(if path.is_empty() { b"" } else { b"/" });
+            path.extend_from_slice(name.to_bytes());
+            let opened = open_directory(&root, &path)?;
+            assert_eq!(fstat(&opened)?.st_ino, fstat(&deepest)?.st_ino);
+        }
+        path.extend_from_slice(b"/missing");
+        assert_eq!(open_directory(&root, &path).err(), Some(Errno::ENOENT));
+        std::os::unix::fs::symlink(".", held.path().join("link"))?;
+        assert_eq!(open_directory(&root, b"link/x").err(), Some(Errno::ELOOP));
+        cell::removal::remove_all(&root, "")?;
+        Ok(())
     }
 
     #[test]

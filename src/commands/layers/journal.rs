@@ -3,7 +3,12 @@
 //! Every file is written first in a staging directory within the directory of the host, which only
 //! its owner can enter. Once the journal is on the disk, each step is one rename or removal. The
 //! identities in it say after a crash whether a step was taken, so that the next start or review
-//! finishes the rest. Without a journal the staging directory is removed, and nothing has changed.
+//! finishes the rest. After the last step the journal is removed, then the staging directory: without
+//! a journal nothing is left to do but to remove that.
+//!
+//! The owner of the directory may rename and replace the staging directory at any time. So it is used
+//! by a held descriptor, after a check of its identity, and with the owner's rights alone
+//! ([`super::owner`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
@@ -11,24 +16,33 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, openat, renameat2};
-use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{UnlinkatFlags, syncfs, unlinkat};
+use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, syncfs, unlinkat};
 use serde::{Deserialize, Serialize};
 
 use super::files::{
-    DIRECTORY, OPAQUE, Seen, Stamp, c_name, decoded, encoded, is_whiteout, look, open_directory,
-    read_file, remove_file, split, write_file,
+    DIRECTORY, Identity, OPAQUE, Seen, Stamp, c_name, decoded, encoded, is_empty, is_whiteout,
+    look, open_directory, read_file, remove_file, split, write_file,
 };
-use cell::removal::{open_with_access, remove_all};
-use sys::xattr;
+use super::owner::Owner;
+use super::rights;
+use cell::removal::remove_all;
+use sys::{identity, xattr};
 
-/// Names in the directory of a layer: the journal, the mark of a staging directory, and the files
+/// Names in the directory of a layer: the journal, the record of a staging directory, and the files
 /// that were applied.
 const JOURNAL: &str = "journal.json";
-const STAGED: &str = "staged";
+const STAGED: &str = "staged.json";
 const APPLIED: &str = "applied.json";
+/// Version of the journal and of the record.
+const VERSION: u8 = 1;
 /// Longest journal, and list of applied files.
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
+const MAX_BYTES_READ: u64 = 256 << 20;
+/// Longest record of a staging directory.
+const MAX_RECORD_BYTES: u64 = 4096;
+/// Start of the name of a staging directory.
+const STAGING: &str = ".cofferdam-apply-";
 
 /// What a step does to a name of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +84,15 @@ impl Step {
         decoded(&self.path)
     }
 
+    /// Replaces a device number by the one that its filesystem has now.
+    fn renumber(&mut self, device: u64, now: u64) {
+        for seen in self.before.iter_mut().chain(&mut self.staged) {
+            if seen.device == device {
+                seen.device = now;
+            }
+        }
+    }
+
     fn is_removal(&self) -> bool {
         matches!(self.act, Act::RemoveFile | Act::RemoveDirectory)
     }
@@ -79,9 +102,21 @@ impl Step {
 #[serde(deny_unknown_fields)]
 struct Journal {
     version: u8,
+    /// Device number of the directory, which another start of the machine may change.
+    device: u64,
     steps: Vec<Step>,
     /// Directories of steps in which the host had not changed a name since the layer was made.
     quiet: Vec<String>,
+}
+
+/// The staging directory of an apply. Recorded by its name before it is made, so that a directory that
+/// is left is known, and with its identity before anything is put in it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StagingRecord {
+    version: u8,
+    name: String,
+    identity: Option<Identity>,
 }
 
 /// Why a step was not taken.
@@ -94,11 +129,63 @@ pub(crate) enum Left {
     Errno(Errno),
 }
 
+impl From<Errno> for Left {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
 /// Steps of an apply that has ended, with those that were left.
 #[derive(Debug, Default)]
 pub(crate) struct Finished {
     pub done: usize,
     pub left: Vec<(Vec<u8>, Left)>,
+}
+
+/// Why an interrupted apply cannot be finished. The layer and its journal are kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Stopped {
+    #[error("{0}")]
+    Errno(#[from] Errno),
+    #[error("its journal was written by another version of cofferdam: use that version")]
+    OtherVersion,
+    #[error("its journal cannot be read")]
+    Damaged,
+    #[error(
+        "its files were in `{0}` of the directory, which is missing or was replaced: put it back, or \
+         discard the layer"
+    )]
+    StagingLost(String),
+}
+
+/// A version of a file, before the rest of it is read.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u8,
+}
+
+/// Reads a file that has a version; `None` if it is missing.
+fn read<T: for<'a> Deserialize<'a>>(
+    layer: &OwnedFd,
+    name: &str,
+    max_bytes: u64,
+) -> Result<Option<T>, Stopped> {
+    let bytes = match read_file(layer, name, max_bytes) {
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(Errno::EFBIG) => return Err(Stopped::Damaged),
+        bytes => bytes?,
+    };
+    let Versioned { version } = serde_json::from_slice(&bytes).map_err(|_| Stopped::Damaged)?;
+    if version != VERSION {
+        return Err(Stopped::OtherVersion);
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(|_| Stopped::Damaged)
+}
+
+fn write(layer: &OwnedFd, name: &str, value: &impl Serialize) -> Result<(), Errno> {
+    let bytes = serde_json::to_vec(value).map_err(|_| Errno::EINVAL)?;
+    // What is written can be read again.
+    if bytes.len() > MAX_BYTES { Err(Errno::EFBIG) } else { write_file(layer, name, &bytes) }
 }
 
 /// Returns true if an apply was interrupted.
@@ -107,21 +194,60 @@ pub(crate) fn is_unfinished(layer: &OwnedFd) -> Result<bool, Errno> {
         || look(layer, &c_name(JOURNAL.as_bytes())?)?.is_some())
 }
 
-/// Returns the name of the staging directory of a layer.
-fn staging_name(id: &str) -> String {
-    format!(".cofferdam-apply-{id}")
+/// Returns the name of the staging directory that an apply has left, if its record can be read.
+pub(crate) fn staging_left(layer: &OwnedFd) -> Option<String> {
+    let record: Option<StagingRecord> = read(layer, STAGED, MAX_RECORD_BYTES).ok()?;
+    record.map(|record| record.name)
 }
 
-/// Makes the staging directory.
-pub(crate) fn make_staging(layer: &OwnedFd, host: &OwnedFd, id: &str) -> Result<OwnedFd, Errno> {
-    // First, so that a directory that is left is known.
-    write_file(layer, STAGED, b"")?;
-    let name = staging_name(id);
-    nix::sys::stat::mkdirat(host, name.as_str(), Mode::S_IRWXU)?;
-    openat(host, name.as_str(), DIRECTORY, Mode::empty())
+/// Makes the staging directory, which only its owner can enter.
+pub(crate) fn make_staging(
+    layer: &OwnedFd,
+    host: &OwnedFd,
+    owner: Owner,
+) -> Result<OwnedFd, Errno> {
+    let name = format!("{STAGING}{}", identity::random_name()?);
+    let mut record = StagingRecord { version: VERSION, name, identity: None };
+    write(layer, STAGED, &record)?;
+    let made = owner.during(|| {
+        mkdirat(host, record.name.as_str(), Mode::S_IRWXU)?;
+        let made = openat(host, record.name.as_str(), DIRECTORY, Mode::empty())?;
+        // Another user who may write to the directory could have replaced it.
+        if fstat(&made)?.st_uid != owner.maker() {
+            return Err(Errno::ESTALE);
+        }
+        // Files that are made in it would have the lists of the directory.
+        for list in [rights::DEFAULT, rights::ACCESS] {
+            xattr::remove(&made, list)?;
+        }
+        fchmod(&made, Mode::S_IRWXU)?;
+        if is_empty(&made)? { Ok(made) } else { Err(Errno::ESTALE) }
+    })?;
+    record.identity = Some(Identity::of(&made)?);
+    write(layer, STAGED, &record)?;
+    Ok(made)
 }
 
-/// Records the steps. From here on the apply goes forward.
+/// Opens the staging directory of a record; `None` if it is missing or another one has its name.
+fn open_staging(
+    host: &OwnedFd,
+    owner: Owner,
+    record: &StagingRecord,
+) -> Result<Option<OwnedFd>, Errno> {
+    let opened = owner.during(|| openat(host, record.name.as_str(), DIRECTORY, Mode::empty()));
+    let staging = match opened {
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => return Ok(None),
+        opened => opened?,
+    };
+    let is_it = fstat(&staging)?.st_uid == owner.maker()
+        && record.identity == Some(Identity::of(&staging)?);
+    Ok(is_it.then_some(staging))
+}
+
+/// Records the steps. From here on the apply continues after an interruption.
+///
+/// # Errors
+/// EFBIG: the steps are too many for one journal.
 pub(crate) fn record(
     layer: &OwnedFd,
     staging: &OwnedFd,
@@ -142,51 +268,51 @@ pub(crate) fn record(
         }
     }
     let quiet = quiet.into_iter().collect();
-    let journal = Journal { version: 1, steps, quiet };
-    let bytes = serde_json::to_vec(&journal).map_err(|_| Errno::EINVAL)?;
-    write_file(layer, JOURNAL, &bytes)
+    let device = fstat(host)?.st_dev;
+    write(layer, JOURNAL, &Journal { version: VERSION, device, steps, quiet })
 }
 
 /// Takes all steps of the journal that were not taken yet, and cleans up; without a journal, removes
 /// the staging directory.
 ///
 /// # Errors
-/// A part of the clean-up that failed; the next call continues.
+/// What stopped it; the next call continues.
 pub(crate) fn finish(
     layer: &OwnedFd,
     upper: &OwnedFd,
     host: &OwnedFd,
-    id: &str,
-) -> Result<Finished, Errno> {
-    let journal = match read_file(layer, JOURNAL, MAX_BYTES) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL)?,
-        Err(Errno::ENOENT) => Journal::default(),
-        Err(errno) => return Err(errno),
-    };
-    let Journal { steps, quiet, .. } = journal;
+    owner: Owner,
+) -> Result<Finished, Stopped> {
+    let journal: Option<Journal> = read(layer, JOURNAL, MAX_BYTES_READ)?;
+    let record: Option<StagingRecord> = read(layer, STAGED, MAX_RECORD_BYTES)?;
     let mut finished = Finished::default();
-    let mut done = Vec::new();
-    if !steps.is_empty() {
-        let name = staging_name(id);
-        let staging = match openat(host, name.as_str(), DIRECTORY, Mode::empty()) {
-            // All steps were taken.
-            Err(Errno::ENOENT) => None,
-            staging => Some(staging?),
+    if let Some(Journal { device, mut steps, quiet, .. }) = journal {
+        let now = fstat(host)?.st_dev;
+        steps.iter_mut().for_each(|step| step.renumber(device, now));
+        // The journal is removed before the staging directory: without it, no step can be trusted to
+        // have been taken.
+        let lost = |record: Option<&StagingRecord>| {
+            Stopped::StagingLost(record.map_or_else(|| STAGING.to_owned(), |it| it.name.clone()))
         };
+        let known = record.as_ref().ok_or_else(|| lost(None))?;
+        let staging = open_staging(host, owner, known)?.ok_or_else(|| lost(Some(known)))?;
+        let mut done = Vec::new();
         for (number, step) in steps.iter().enumerate() {
-            let left = staging.as_ref().and_then(|staging| take(host, staging, number, step).err());
-            match left {
-                None => done.push(step),
-                Some(left) => finished.left.push((step.path(), left)),
+            match owner.during(|| take(host, &staging, number, step)) {
+                Ok(()) => done.push(step),
+                Err(left) => finished.left.push((step.path(), left)),
             }
         }
         syncfs(host)?;
+        finished.done = done.len();
+        note_applied(layer, host, &done, &quiet)?;
+        clear_layer(upper, &done)?;
+        remove_file(layer, JOURNAL)?;
+        fsync(layer)?;
     }
-    finished.done = done.len();
-    remove_staging(host, id)?;
-    note_applied(layer, host, &done, &quiet)?;
-    clear_layer(upper, &done)?;
-    remove_file(layer, JOURNAL)?;
+    if let Some(record) = &record {
+        remove_staging(host, owner, record)?;
+    }
     remove_file(layer, STAGED)?;
     Ok(finished)
 }
@@ -327,15 +453,22 @@ impl Place<'_> {
     }
 }
 
-fn remove_staging(host: &OwnedFd, id: &str) -> Result<(), Errno> {
-    let name = c_name(staging_name(id).as_bytes())?;
-    match open_with_access(host, &name) {
-        Err(Errno::ENOENT) => return Ok(()),
-        opened => drop(opened?),
-    }
-    let staging = openat(host, name.as_c_str(), DIRECTORY, Mode::empty())?;
-    remove_all(&staging, "")?;
-    unlinkat(host, name.as_c_str(), UnlinkatFlags::RemoveDir)
+/// Removes a staging directory with all that is in it. A directory of which the identity was not
+/// recorded is removed only if it is empty, and another one at its name stays.
+fn remove_staging(host: &OwnedFd, owner: Owner, record: &StagingRecord) -> Result<(), Errno> {
+    let staging = open_staging(host, owner, record)?;
+    owner.during(|| {
+        if let Some(staging) = &staging {
+            remove_all(staging, "")?;
+        } else if record.identity.is_some() {
+            return Ok(());
+        }
+        match unlinkat(host, record.name.as_str(), UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) if staging.is_none() => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    })
 }
 
 /// Removes from the layer what the host has now. What cannot be removed is equal to the host's file,
@@ -380,7 +513,7 @@ pub(crate) struct AppliedFiles(BTreeMap<String, Seen>);
 impl AppliedFiles {
     /// Reads the list of a layer; an empty one if the file is missing.
     pub(crate) fn read(layer: &OwnedFd) -> Result<Self, Errno> {
-        match read_file(layer, APPLIED, MAX_BYTES) {
+        match read_file(layer, APPLIED, MAX_BYTES_READ) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL),
             Err(Errno::ENOENT) => Ok(Self::default()),
             Err(errno) => Err(errno),
@@ -420,8 +553,11 @@ fn note_applied(
             applied.0.insert(step.path.clone(), seen);
         }
     }
-    let bytes = serde_json::to_vec(&applied).map_err(|_| Errno::EINVAL)?;
-    write_file(layer, APPLIED, &bytes)
+    match write(layer, APPLIED, &applied) {
+        // Without the list, what was applied is a conflict if the layer changes it again.
+        Err(Errno::EFBIG) => remove_file(layer, APPLIED),
+        written => written,
+    }
 }
 
 /// Removes the journal and the lists of a layer that has no changes.

@@ -20,17 +20,21 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::files::{
-    DIRECTORY, Stamp, decoded, encoded, is_empty, is_kind, read_file, remove_file, write_file,
+    DIRECTORY, Identity, Stamp, decoded, encoded, is_empty, is_kind, look, read_file, remove_file,
+    write_file,
 };
-use super::journal;
+use super::journal::{self, Stopped};
+use super::owner::Owner;
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
-use cell::removal::{put_aside, remove_all};
+use cell::removal::{open_with_access, put_aside, remove_all};
 use cell::{c_path, errno_of};
 use model::accounts;
 use sys::mount::open_resolved;
 use sys::xattr;
 
+/// Version of [`BASE`].
+const VERSION: u8 = 2;
 /// Directories of an overlay in the directory of a layer.
 pub(crate) const UPPER: &str = "upper";
 const WORK: &str = "work";
@@ -42,6 +46,8 @@ const LOCK: &str = "lock";
 const GONE: &str = "gone-";
 /// Maximum number of layers of one directory.
 const MAX_LAYERS: u8 = 32;
+/// Attempts to lock a layer that reviews remove meanwhile.
+const MAX_REMOVALS: u8 = 10;
 /// Time for the cells of a process that has ended, and between two attempts to lock their layer.
 const MAX_END: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
@@ -58,7 +64,10 @@ pub(crate) struct Base {
     /// Path of the directory on the host, without links, with bytes other than plain characters as
     /// `%XX`.
     path: String,
-    inode: u64,
+    /// The directory that was at the path.
+    identity: Identity,
+    /// Owner of the directory, with whose rights root applies changes.
+    pub owner: Owner,
     /// Time after which a change of a file in the directory is one that the layer does not know.
     pub since: Stamp,
 }
@@ -95,27 +104,14 @@ pub(crate) fn directory() -> Option<PathBuf> {
 /// # Errors
 /// The reason why changes cannot be kept.
 pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
-    let failed = |errno: Errno| {
-        let path = plain(&host.display().to_string());
-        let error = CliError::new(format!("--cow: no layer can be made for `{path}`: {errno}"));
-        if errno == Errno::EOPNOTSUPP {
-            return error.with_hint(
-                "the filesystem of the layers has no user attributes; set XDG_STATE_HOME to a directory on ext4, xfs \
-                 or btrfs",
-            );
-        }
-        if errno == Errno::EPERM {
-            return error.with_hint("the directory of the layers must belong to you alone");
-        }
-        error
-    };
+    let failed = |errno| cannot_be_made(host, errno);
     let layers = create_directory().map_err(failed)?;
-    let held = open_resolved(&c_path(host).map_err(failed)?).map_err(failed)?;
+    let held = open_directory_at(host).map_err(failed)?;
     let status = fstat(&held).map_err(failed)?;
+    let identity = Identity::of(&held).map_err(failed)?;
     for number in 1..=MAX_LAYERS {
         let id = format!("{}-{number}", label(host));
-        let (directory, path) = layers.subdirectory(&id).map_err(failed)?;
-        let Some(lock) = lock(&directory).map_err(failed)? else { continue };
+        let Some((directory, path, lock)) = layers.locked(&id).map_err(failed)? else { continue };
         let base = match read_base(&directory) {
             Ok(base) => Some(base),
             Err(Errno::ENOENT) => None,
@@ -123,43 +119,91 @@ pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
             Err(_) => continue,
         };
         // The directory was replaced: the changes are to another one.
-        if base.as_ref().is_some_and(|base| base.path() != host || base.inode != status.st_ino) {
+        if base.as_ref().is_some_and(|base| base.path() != host || base.identity != identity) {
             continue;
         }
         let base = match base {
             Some(base) => base,
-            None => begin(&directory, host, &status).map_err(failed)?,
+            None => begin(&directory, host, identity, &status).map_err(failed)?,
         };
         let mut layer = Layer { id, path, directory, base, lock: Some(lock) };
-        layer.make_ready(&status).map_err(failed)?;
+        layer.make_ready(&status).map_err(|stopped| match stopped {
+            Stopped::Errno(errno) => failed(errno),
+            Stopped::OtherVersion | Stopped::Damaged | Stopped::StagingLost(_) => {
+                CliError::new(format!(
+                    "--cow: an interrupted apply of the layer {} cannot be finished: {stopped}",
+                    layer.id
+                ))
+                .with_hint(format!("cofferdam review --layer {} --discard removes it", layer.id))
+            }
+        })?;
         return Ok(layer);
     }
     Err(failed(Errno::EUSERS).with_hint("cofferdam review --list shows the layers; discard some"))
+}
+
+fn cannot_be_made(host: &Path, errno: Errno) -> CliError {
+    let path = plain(&host.display().to_string());
+    let error = CliError::new(format!("--cow: no layer can be made for `{path}`: {errno}"));
+    if errno == Errno::EOPNOTSUPP {
+        return error.with_hint(
+            "the filesystem of the layers has no user attributes; set XDG_STATE_HOME to a directory on ext4, xfs \
+             or btrfs",
+        );
+    }
+    if errno == Errno::EPERM {
+        return error.with_hint("the directory of the layers must belong to you alone");
+    }
+    error
+}
+
+/// Opens the directory at a path without links.
+fn open_directory_at(path: &Path) -> Result<OwnedFd, Errno> {
+    let held = open_resolved(&c_path(path)?)?;
+    openat(&held, ".", DIRECTORY, Mode::empty())
+}
+
+/// All layers of the user, and the names in their directory that are no layer which this version can
+/// read.
+#[derive(Debug, Default)]
+pub(crate) struct All {
+    pub layers: Vec<Layer>,
+    pub unreadable: Vec<String>,
 }
 
 /// Opens all layers, without locking them.
 ///
 /// # Errors
 /// The directory of the layers cannot be read.
-pub(crate) fn all() -> Result<Vec<Layer>, Errno> {
-    let Some(path) = directory() else { return Ok(Vec::new()) };
+pub(crate) fn all() -> Result<All, Errno> {
+    let Some(path) = directory() else { return Ok(All::default()) };
     let layers = match Layers::open(&path) {
-        Err(Errno::ENOENT) => return Ok(Vec::new()),
+        Err(Errno::ENOENT) => return Ok(All::default()),
         layers => layers?,
     };
     let mut ids = Vec::new();
     for entry in Dir::openat(&layers.directory, ".", DIRECTORY, Mode::empty())?.into_iter() {
         let entry = entry?;
-        ids.extend(entry.file_name().to_str().ok().map(str::to_owned));
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            ids.push(OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+        }
     }
     ids.sort();
-    let layer = |id: String| {
-        let directory = openat(&layers.directory, id.as_str(), DIRECTORY, Mode::empty()).ok()?;
-        let base = read_base(&directory).ok()?;
-        let path = layers.path.join(&id);
-        Some(Layer { id, path, directory, base, lock: None })
-    };
-    Ok(ids.into_iter().filter(|id| !id.starts_with('.')).filter_map(layer).collect())
+    let mut all = All::default();
+    for name in ids {
+        let opened = openat(&layers.directory, name.as_os_str(), DIRECTORY, Mode::empty());
+        let read = opened.and_then(|directory| Ok((read_base(&directory)?, directory)));
+        match (read, name.to_str()) {
+            (Ok((base, directory)), Some(id)) => {
+                let path = layers.path.join(id);
+                all.layers.push(Layer { id: id.to_owned(), path, directory, base, lock: None });
+            }
+            // A layer that is being made or removed.
+            (Err(Errno::ENOENT), _) => {}
+            (Ok(_) | Err(_), _) => all.unreadable.push(name.to_string_lossy().into_owned()),
+        }
+    }
+    Ok(all)
 }
 
 /// The directory of the layers, which is this user's alone.
@@ -179,13 +223,26 @@ impl Layers {
         if is_private { Ok(Self { directory, path }) } else { Err(Errno::EPERM) }
     }
 
-    fn subdirectory(&self, id: &str) -> Result<(OwnedFd, PathBuf), Errno> {
-        match mkdirat(&self.directory, id, Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(errno),
+    /// Makes the directory of a layer, if it is missing, and locks it. `None` if a start or another
+    /// review uses the layer.
+    fn locked(&self, id: &str) -> Result<Option<(OwnedFd, PathBuf, Flock<File>)>, Errno> {
+        for _ in 0..MAX_REMOVALS {
+            match mkdirat(&self.directory, id, Mode::S_IRWXU) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+            let locked = openat(&self.directory, id, DIRECTORY, Mode::empty())
+                .and_then(|directory| Ok((lock(&directory)?, directory)));
+            match locked {
+                Ok((lock, directory)) => {
+                    return Ok(lock.map(|lock| (directory, self.path.join(id), lock)));
+                }
+                // A review has just removed the layer.
+                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
         }
-        let directory = openat(&self.directory, id, DIRECTORY, Mode::empty())?;
-        Ok((directory, self.path.join(id)))
+        Ok(None)
     }
 }
 
@@ -211,6 +268,9 @@ fn label(host: &Path) -> String {
 
 /// Locks a layer; `None` if a start or another review uses it. Waits for the cells of a process that
 /// has ended: they hold the lock until the kernel has removed them.
+///
+/// # Errors
+/// ENOENT or ESTALE: the layer was removed meanwhile.
 fn lock(directory: &OwnedFd) -> Result<Option<Flock<File>>, Errno> {
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut file = File::from(openat(directory, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
@@ -218,6 +278,12 @@ fn lock(directory: &OwnedFd) -> Result<Option<Flock<File>>, Errno> {
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
+                let named = look(directory, &c_path(LOCK.as_ref())?)?;
+                if !named
+                    .is_some_and(|named| fstat(&*lock).is_ok_and(|it| it.st_ino == named.inode))
+                {
+                    return Err(Errno::ESTALE);
+                }
                 let pid = std::process::id().to_string();
                 let stored = lock.set_len(0).and_then(|()| lock.write_all(pid.as_bytes()));
                 stored.map_err(|error| errno_of(&error))?;
@@ -239,18 +305,24 @@ fn lock(directory: &OwnedFd) -> Result<Option<Flock<File>>, Errno> {
 fn read_base(directory: &OwnedFd) -> Result<Base, Errno> {
     let bytes = read_file(directory, BASE, MAX_FILE_BYTES)?;
     let base: Base = serde_json::from_slice(&bytes).map_err(|_| Errno::EINVAL)?;
-    if base.version == 1 { Ok(base) } else { Err(Errno::EINVAL) }
+    if base.version == VERSION { Ok(base) } else { Err(Errno::EINVAL) }
 }
 
 /// Makes the directories of a new layer.
-fn begin(directory: &OwnedFd, host: &Path, status: &FileStat) -> Result<Base, Errno> {
+fn begin(
+    directory: &OwnedFd,
+    host: &Path,
+    identity: Identity,
+    status: &FileStat,
+) -> Result<Base, Errno> {
     // Parts of a layer that was not finished.
     for part in [UPPER, WORK, GONE] {
         remove_all(directory, part)?;
     }
     mkdirat(directory, UPPER, Mode::S_IRWXU)?;
     let path = encoded(host.as_os_str().as_bytes());
-    let base = Base { version: 1, path, inode: status.st_ino, since: Stamp::now()? };
+    let owner = Owner::of(status);
+    let base = Base { version: VERSION, path, identity, owner, since: Stamp::now()? };
     write_base(directory, &base)?;
     Ok(base)
 }
@@ -261,23 +333,37 @@ fn write_base(directory: &OwnedFd, base: &Base) -> Result<(), Errno> {
 }
 
 impl Layer {
-    /// Opens the directory that has the changes.
+    /// Opens the directory that has the changes. A cell may have closed it to its owner: then it gets
+    /// the rights of its owner again.
     pub(crate) fn upper(&self) -> Result<OwnedFd, Errno> {
-        openat(&self.directory, UPPER, DIRECTORY, Mode::empty())
+        match openat(&self.directory, UPPER, DIRECTORY, Mode::empty()) {
+            Err(Errno::EACCES) => {
+                open_with_access(&self.directory, &c_path(UPPER.as_ref())?)?;
+                openat(&self.directory, UPPER, DIRECTORY, Mode::empty())
+            }
+            opened => opened,
+        }
+    }
+
+    /// Returns true unless the layer is known to have no change and no interrupted apply.
+    pub(crate) fn has_changes(&self) -> bool {
+        let is_without = match self.upper().and_then(|upper| is_empty(&upper)) {
+            // Its removal was interrupted.
+            Err(Errno::ENOENT) => true,
+            is_empty => is_empty == Ok(true),
+        };
+        !is_without || journal::is_unfinished(&self.directory) != Ok(false)
     }
 
     /// Opens the directory that the changes are to.
     ///
     /// # Errors
-    /// ESTALE: another directory is at the path now.
+    /// ESTALE: another directory is at the path now, or its owner is another one.
     pub(crate) fn host(&self) -> Result<OwnedFd, Errno> {
-        let held = open_resolved(&c_path(&self.base.path())?)?;
-        let directory = openat(&held, ".", DIRECTORY, Mode::empty())?;
-        if fstat(&directory)?.st_ino == self.base.inode {
-            Ok(directory)
-        } else {
-            Err(Errno::ESTALE)
-        }
+        let directory = open_directory_at(&self.base.path())?;
+        let is_it = Identity::of(&directory)? == self.base.identity
+            && self.base.owner.has(&fstat(&directory)?);
+        if is_it { Ok(directory) } else { Err(Errno::ESTALE) }
     }
 
     /// Locks the layer, unless this process has it already.
@@ -303,17 +389,18 @@ impl Layer {
     /// Finishes what an interrupted review began, forwards or back.
     ///
     /// # Errors
-    /// ESTALE: the directory was replaced meanwhile. Otherwise the errno of the step.
-    pub(crate) fn finish(&self) -> Result<Option<journal::Finished>, Errno> {
+    /// ESTALE: the directory was replaced meanwhile. Otherwise what stopped it.
+    pub(crate) fn finish(&self) -> Result<Option<journal::Finished>, Stopped> {
         if !journal::is_unfinished(&self.directory)? {
             return Ok(None);
         }
-        let finished = journal::finish(&self.directory, &self.upper()?, &self.host()?, &self.id)?;
+        let upper = self.upper()?;
+        let finished = journal::finish(&self.directory, &upper, &self.host()?, self.base.owner)?;
         Ok(Some(finished))
     }
 
     /// Prepares the layer for a mount: cells have left its directories in any state.
-    fn make_ready(&mut self, host: &FileStat) -> Result<(), Errno> {
+    fn make_ready(&mut self, host: &FileStat) -> Result<(), Stopped> {
         self.finish()?;
         // Work and index of the mount before. What overlayfs needs of them it makes again.
         for part in [WORK, GONE] {
@@ -322,14 +409,14 @@ impl Layer {
         mkdirat(&self.directory, WORK, Mode::S_IRWXU)?;
         match mkdirat(&self.directory, UPPER, Mode::S_IRWXU) {
             Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(errno.into()),
         }
         // The top of the workspace has the mode of the directory.
         let mode = Mode::from_bits_truncate(host.st_mode & 0o777) | Mode::S_IRWXU;
         fchmodat(&self.directory, UPPER, mode, FchmodatFlags::FollowSymlink)?;
         let upper = self.upper()?;
         if !is_kind(&fstat(&upper)?, libc::S_IFDIR) {
-            return Err(Errno::ENOTDIR);
+            return Err(Errno::ENOTDIR.into());
         }
         // The kernel mounts an overlay without attributes too, in which removing a directory and
         // renaming one fail.

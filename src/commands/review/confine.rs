@@ -18,13 +18,14 @@ use sys::lookup::Follow;
 use sys::process;
 
 /// System calls of a review, in addition to those of each confined process.
-const READING: [Sysno; 16] = [
+const READING: [Sysno; 17] = [
     Sysno::openat,
     Sysno::openat2,
     Sysno::getdents64,
     Sysno::fstat,
     FSTATAT,
     Sysno::statx,
+    Sysno::fstatfs,
     Sysno::lseek,
     Sysno::read,
     Sysno::write,
@@ -37,7 +38,7 @@ const READING: [Sysno; 16] = [
     Sysno::sched_yield,
 ];
 /// Calls of one that applies changes.
-const WRITING: [Sysno; 17] = [
+const WRITING: [Sysno; 18] = [
     Sysno::copy_file_range,
     Sysno::sendfile,
     Sysno::mkdirat,
@@ -48,14 +49,19 @@ const WRITING: [Sysno; 17] = [
     Sysno::fchmod,
     Sysno::fchmodat,
     Sysno::fchown,
-    Sysno::fchownat,
     Sysno::utimensat,
     Sysno::fsync,
     Sysno::syncfs,
     Sysno::umask,
+    Sysno::fsetxattr,
     Sysno::fremovexattr,
+    Sysno::ftruncate,
     Sysno::splice,
 ];
+
+/// Calls of root, which applies changes with the rights of the directory's owner.
+const TAKING_IDS: [Sysno; 4] =
+    [Sysno::getgroups, Sysno::setgroups, Sysno::setfsuid, Sysno::setfsgid];
 
 /// Confines this process to the directories of the layer and of the host, which it only reads unless
 /// it `applies` changes.
@@ -83,13 +89,15 @@ pub(super) fn confine(layer: &Layer, host: &OwnedFd, applies: bool) -> Result<()
         };
         landlock::build(&plan, &directories)
     };
-    let calls: Vec<Sysno> = match applies {
-        true => READING.into_iter().chain(WRITING).collect(),
-        false => READING.to_vec(),
+    let is_root = nix::unistd::geteuid().is_root();
+    let calls: Vec<Sysno> = match (applies, is_root) {
+        (true, true) => READING.into_iter().chain(WRITING).chain(TAKING_IDS).collect(),
+        (true, false) => READING.into_iter().chain(WRITING).collect(),
+        (false, _) => READING.to_vec(),
     };
     let filter = Filter::of_calls(calls);
-    let done = match nix::unistd::geteuid().is_root() {
-        // Root reads files of other users, and gives them what is applied.
+    let done = match is_root {
+        // Root reads files of other users, and takes the ids of the directory's owner.
         true => {
             process::set_no_new_privs().map_err(error)?;
             narrow(rules, &filter)

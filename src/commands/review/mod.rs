@@ -2,9 +2,12 @@
 
 mod confine;
 mod diff;
+mod digest;
 mod print;
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,10 +15,9 @@ use nix::errno::Errno;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
-use crate::commands::layers::apply::apply;
+use crate::commands::layers::apply::{Failed, apply};
 use crate::commands::layers::changes::{self, Act, Change, Kind};
-use crate::commands::layers::files::is_empty;
-use crate::commands::layers::journal::{AppliedFiles, Finished};
+use crate::commands::layers::journal::{self, AppliedFiles, Finished};
 use crate::commands::layers::judge::Judge;
 use crate::commands::layers::store::{self, Layer};
 use crate::commands::settings;
@@ -35,6 +37,7 @@ const MAX_ATTEMPTS: u8 = 5;
     cofferdam review\n  \
     cofferdam review --diff\n  \
     cofferdam review --apply src README.md\n  \
+    cofferdam review --apply --if DIGEST\n  \
     cofferdam review ~/project --discard\n\n\
     Exit codes: 0 no changes are left; 1 changes are left, held back or in conflict; 125 failed")]
 pub struct ReviewArguments {
@@ -52,7 +55,10 @@ pub struct ReviewArguments {
     diff: bool,
     /// Write the changes to the directory, or those at these paths in it
     #[arg(long, value_name = "PATH", num_args = 0.., conflicts_with = "discard")]
-    apply: Option<Vec<String>>,
+    apply: Option<Vec<OsString>>,
+    /// Apply only if the changes are still those of the list with this digest
+    #[arg(long = "if", value_name = "DIGEST", requires = "apply")]
+    only_if: Option<String>,
     /// Remove the layer and all changes in it
     #[arg(long)]
     discard: bool,
@@ -87,12 +93,15 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         layer.lock().map_err(|errno| in_use(&layer, errno))?;
     }
     let host = layer.host().map_err(|errno| replaced(&layer, errno))?;
-    // Before the confinement: another process parses the host's configuration for it.
+    // Before the confinement: it may have to be opened to its owner again.
+    layer.upper().map_err(|errno| failed("the layer cannot be read", errno))?;
+    // Likewise: another process parses the host's configuration for it.
     let judge = judge(&layer, &also)?;
     let output = print::Output::detect(typed.json);
     confine::confine(&layer, &host, changes_host)?;
     if changes_host {
-        let interrupted = layer.finish().map_err(|errno| failed("an interrupted apply", errno))?;
+        let interrupted =
+            layer.finish().map_err(|why| failed("an interrupted apply cannot be finished", why))?;
         if let Some(Finished { done, .. }) = interrupted.filter(|finished| finished.done > 0) {
             eprintln!("cofferdam: finished an interrupted apply of {done} changes");
         }
@@ -105,10 +114,15 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         }
         return Ok(if listed.is_empty() { 0 } else { LEFT });
     };
+    if let Some(seen) = &typed.only_if {
+        let now = digest::of(&listed);
+        if *seen != now {
+            return Err(CliError::new("review: nothing was applied: the list has changed")
+                .with_hint(format!("look at it again; its digest is {now} now")));
+        }
+    }
     let chosen = chosen(&listed, paths)?;
-    let finished = apply(&layer, &chosen).map_err(|errno| {
-        failed("nothing was applied", errno).with_hint("the layer and the directory are as before")
-    })?;
+    let finished = apply(&layer, &chosen).map_err(not_applied)?;
     let left = self::listed(&layer, &judge)?;
     output.applied(&layer, &finished, &left)?;
     if !left.is_empty() {
@@ -120,12 +134,15 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
 
 /// Lists all layers.
 fn list(json: bool) -> Result<u8, CliError> {
-    let layers = store::all().map_err(|errno| failed("the layers cannot be listed", errno))?;
+    let all = store::all().map_err(|errno| failed("the layers cannot be listed", errno))?;
     let output = print::Output::detect(json);
     let mut left = false;
     let mut rows = Vec::new();
-    for layer in layers {
-        let has_changes = layer.upper().and_then(|upper| is_empty(&upper)) != Ok(true);
+    for id in &all.unreadable {
+        eprintln!("cofferdam: the layer {id} cannot be read by this version");
+    }
+    for layer in all.layers {
+        let has_changes = layer.has_changes();
         left |= has_changes;
         rows.push((layer, has_changes));
     }
@@ -135,7 +152,8 @@ fn list(json: bool) -> Result<u8, CliError> {
 
 /// Chooses the layer of a directory, or of the nearest directory around it that has one.
 fn choose(directory: &Path, id: Option<&str>) -> Result<Option<Layer>, CliError> {
-    let mut layers = store::all().map_err(|errno| failed("the layers cannot be listed", errno))?;
+    let all = store::all().map_err(|errno| failed("the layers cannot be listed", errno))?;
+    let mut layers = all.layers;
     if let Some(id) = id {
         let position = layers.iter().position(|layer| layer.id == id);
         let Some(position) = position else {
@@ -144,7 +162,7 @@ fn choose(directory: &Path, id: Option<&str>) -> Result<Option<Layer>, CliError>
         };
         return Ok(Some(layers.swap_remove(position)));
     }
-    layers.retain(|layer| layer.upper().and_then(|upper| is_empty(&upper)) != Ok(true));
+    layers.retain(Layer::has_changes);
     for above in directory.ancestors() {
         let of_above = |layer: &Layer| layer.base.path() == above;
         match layers.iter().filter(|layer| of_above(layer)).count() {
@@ -163,10 +181,15 @@ fn choose(directory: &Path, id: Option<&str>) -> Result<Option<Layer>, CliError>
 
 fn discard(mut layer: Layer) -> Result<u8, CliError> {
     layer.lock().map_err(|errno| in_use(&layer, errno))?;
-    match layer.finish() {
-        // What was applied stays, and so does an apply whose directory is gone.
-        Ok(_) | Err(Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
-        Err(errno) => return Err(failed("an interrupted apply", errno)),
+    // What was applied stays, and no journal keeps the layer.
+    if let Err(why) = layer.finish() {
+        eprintln!("cofferdam: an interrupted apply was not finished: {why}");
+        if let Some(name) = journal::staging_left(&layer.directory) {
+            let directory = plain(&layer.base.path().display().to_string());
+            eprintln!(
+                "cofferdam: files that it was about to replace may be in `{name}` of {directory}"
+            );
+        }
     }
     let id = layer.id.clone();
     layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
@@ -209,11 +232,11 @@ fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {
 ///
 /// # Errors
 /// A path without a change.
-fn chosen<'c>(changes: &'c [Change], paths: &[String]) -> Result<Vec<&'c Change>, CliError> {
+fn chosen<'c>(changes: &'c [Change], paths: &[OsString]) -> Result<Vec<&'c Change>, CliError> {
     let paths: Vec<&[u8]> = paths.iter().map(|path| trimmed(path)).collect();
     for path in &paths {
         if !changes.iter().any(|change| is_at_or_below(&change.path, path)) {
-            let path = String::from_utf8_lossy(path);
+            let path = print::quoted(path);
             return Err(CliError::new(format!("review: no change at `{path}`"))
                 .with_hint("paths are those of the list, from the top of the directory"));
         }
@@ -230,9 +253,13 @@ fn chosen<'c>(changes: &'c [Change], paths: &[String]) -> Result<Vec<&'c Change>
     Ok(wanted.filter(|change| change.is_applicable()).collect())
 }
 
-fn trimmed(path: &str) -> &[u8] {
-    let path = path.strip_prefix("./").unwrap_or(path).trim_end_matches('/');
-    if path == "." { b"" } else { path.as_bytes() }
+fn trimmed(path: &OsStr) -> &[u8] {
+    let mut path = path.as_bytes();
+    path = path.strip_prefix(b"./").unwrap_or(path);
+    while let Some(shorter) = path.strip_suffix(b"/") {
+        path = shorter;
+    }
+    if path == b"." { b"" } else { path }
 }
 
 fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
@@ -240,8 +267,23 @@ fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
     directory.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-fn failed(what: &str, errno: Errno) -> CliError {
-    CliError::new(format!("review: {what}: {errno}"))
+fn failed(what: &str, why: impl std::fmt::Display) -> CliError {
+    CliError::new(format!("review: {what}: {why}"))
+}
+
+fn not_applied(why: Failed) -> CliError {
+    match why {
+        Failed::Before(errno) => {
+            let less = match [Errno::ENOSPC, Errno::EDQUOT, Errno::EFBIG].contains(&errno) {
+                true => "; name paths to apply less at a time, and leave out large files",
+                false => "",
+            };
+            let hint = format!("the layer and the directory are as before{less}");
+            failed("nothing was applied", errno).with_hint(hint)
+        }
+        Failed::During(stopped) => failed("some changes may not have been applied", stopped)
+            .with_hint("the next `cofferdam review --apply` continues where this one stopped"),
+    }
 }
 
 fn in_use(layer: &Layer, errno: Errno) -> CliError {
@@ -266,9 +308,9 @@ mod tests {
 
     #[test]
     fn a_path_chooses_what_is_at_or_below_it() {
-        assert!(is_at_or_below(b"a/b", trimmed("./a/")));
-        assert!(is_at_or_below(b"a", trimmed("a")));
-        assert!(!is_at_or_below(b"ab", trimmed("a")));
-        assert!(is_at_or_below(b"ab", trimmed(".")));
+        assert!(is_at_or_below(b"a/b", trimmed(OsStr::new("./a/"))));
+        assert!(is_at_or_below(b"a", trimmed(OsStr::new("a"))));
+        assert!(!is_at_or_below(b"ab", trimmed(OsStr::new("a"))));
+        assert!(is_at_or_below(b"ab", trimmed(OsStr::new("."))));
     }
 }

@@ -4,9 +4,11 @@ use std::io::IsTerminal;
 
 use serde_json::{Value, json};
 
+use super::digest;
 use crate::commands::error::{CliError, print_out};
-use crate::commands::format::{plain, pretty};
+use crate::commands::format::{acts, plain, pretty};
 use crate::commands::layers::changes::{Act, Change, Kind};
+use crate::commands::layers::files::encoded;
 use crate::commands::layers::journal::{Finished, Left};
 use crate::commands::layers::store::Layer;
 use crate::commands::terminal::colour::{Colour, Tone};
@@ -33,6 +35,7 @@ impl Output {
                 "layer": layer.id,
                 "directory": layer.base.path().to_string_lossy(),
                 "in_use": layer.is_in_use(),
+                "digest": digest::of(changes),
                 "changes": changes.iter().map(row_json).collect::<Vec<Value>>(),
             }))?);
         }
@@ -49,6 +52,10 @@ impl Output {
             "cofferdam: the host has not changed; --apply writes {count} of {} changes, --diff shows them, --discard \
              removes them",
             changes.len()
+        );
+        eprintln!(
+            "cofferdam: `--apply --if {}` does so only if the list is still this one",
+            digest::of(changes)
         );
         Ok(())
     }
@@ -73,7 +80,7 @@ impl Output {
             }))?);
         }
         for (path, why) in failed {
-            eprintln!("cofferdam: {} was not applied: {}", plain(&text(path)), reason(*why));
+            eprintln!("cofferdam: {} was not applied: {}", quoted(path), reason(*why));
         }
         print_out(&self.rows(left))?;
         let directory = plain(&layer.base.path().display().to_string());
@@ -123,7 +130,7 @@ impl Output {
         }
         notes.extend(change.held.map(|held| format!("held back: {}", held.reason())));
         notes.extend(flags(change).iter().map(|flag| (*flag).to_owned()));
-        let path = plain(&text(&change.path));
+        let path = quoted(&change.path);
         let mark = self.colour.paint(tone, mark);
         match notes.is_empty() {
             true => format!("{mark} {path}{slash}\n"),
@@ -167,6 +174,10 @@ fn row_json(change: &Change) -> Value {
             row.insert(name.to_owned(), value);
         }
     };
+    // Two names can have the same text.
+    if std::str::from_utf8(&change.path).is_err() {
+        set("path_encoded", json!(encoded(&change.path)));
+    }
     if let Some(new) = change.new.filter(|_| change.kind == Kind::File) {
         set("size", json!(new.size));
     }
@@ -185,6 +196,43 @@ fn row_json(change: &Change) -> Value {
     row
 }
 
+/// Returns a path as a list shows it: in quotes, with the escapes of C, if it has what a terminal or
+/// a reader could take for something else.
+pub(super) fn quoted(path: &[u8]) -> String {
+    let is_plain = |text: &str| {
+        let is_odd = |character: char| acts(character) || matches!(character, '"' | '\\');
+        let looks_on = text.contains("  ") || text.contains(" -> ");
+        !looks_on && text.trim() == text && !text.contains(is_odd)
+    };
+    if let Ok(text) = std::str::from_utf8(path)
+        && is_plain(text)
+    {
+        return text.to_owned();
+    }
+    let mut quoted = "\"".to_owned();
+    for part in path.utf8_chunks() {
+        for character in part.valid().chars() {
+            match character {
+                '"' | '\\' => quoted.extend(['\\', character]),
+                '\n' => quoted.push_str("\\n"),
+                '\t' => quoted.push_str("\\t"),
+                _ if acts(character) => {
+                    let mut bytes = [0; 4];
+                    octal(&mut quoted, character.encode_utf8(&mut bytes).as_bytes());
+                }
+                _ => quoted.push(character),
+            }
+        }
+        octal(&mut quoted, part.invalid());
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn octal(quoted: &mut String, bytes: &[u8]) {
+    bytes.iter().for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
+}
+
 pub(super) fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
@@ -194,5 +242,31 @@ fn reason(why: Left) -> String {
         Left::Changed => "the host changed it meanwhile".to_owned(),
         Left::NotEmpty => "the directory has other files".to_owned(),
         Left::Errno(errno) => errno.desc().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_look_like_another_or_like_a_note() {
+        for path in ["src/main.rs", "a b", "naïve", "[x]", "it's"] {
+            assert_eq!(quoted(path.as_bytes()), path);
+        }
+        for (path, shown) in [
+            (&b"a  [executable]"[..], r#""a  [executable]""#),
+            (b"a -> b", r#""a -> b""#),
+            (b"a ", r#""a ""#),
+            (b"\"", r#""\"""#),
+            (b"a\\b", r#""a\\b""#),
+            (b"a\nM b", r#""a\nM b""#),
+            (b"\x1b[2J", r#""\033[2J""#),
+            (b"\xff", r#""\377""#),
+            ("\u{fffd}".as_bytes(), "\u{fffd}"),
+            ("\u{202e}x".as_bytes(), r#""\342\200\256x""#),
+        ] {
+            assert_eq!(quoted(path), shown);
+        }
     }
 }

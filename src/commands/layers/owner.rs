@@ -1,0 +1,113 @@
+//! The owner of a directory of the host: a review by root acts there with the owner's rights.
+//!
+//! The owner can replace every name in the directory at any time. If root's rights were in force
+//! then, a name that was replaced in time could lead root to a file that the owner may not touch.
+//! With the owner's ids the kernel grants what the owner could do alone.
+
+use nix::errno::Errno;
+use nix::sys::stat::FileStat;
+use nix::unistd::{Gid, Uid, geteuid, getgroups, setfsgid, setfsuid, setgroups};
+use serde::{Deserialize, Serialize};
+
+use model::accounts;
+
+/// Group of an owner without an account in a directory of the group root.
+const NO_GROUP: u32 = 65534;
+
+/// Ids of a directory's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Owner {
+    uid: u32,
+    /// The owner's primary group. Without an account, the directory's group, unless it is root's.
+    gid: u32,
+}
+
+impl Owner {
+    /// Returns the owner of a file.
+    pub(crate) fn of(status: &FileStat) -> Self {
+        let of_directory = if status.st_gid == 0 { NO_GROUP } else { status.st_gid };
+        let gid = match status.st_uid {
+            0 => 0,
+            uid => accounts::primary_group(uid).unwrap_or(of_directory),
+        };
+        Self { uid: status.st_uid, gid }
+    }
+
+    pub(crate) fn has(self, status: &FileStat) -> bool {
+        status.st_uid == self.uid
+    }
+
+    /// Returns the user that owns what is made in [`Self::during`].
+    pub(crate) fn maker(self) -> u32 {
+        if geteuid().is_root() { self.uid } else { geteuid().as_raw() }
+    }
+
+    /// Calls a function that acts on files of the directory. If root calls it, the calling thread has
+    /// the owner's ids for files and no capability over files meanwhile (capabilities(7), "Effect of
+    /// user ID changes"); the process must have no other thread. Other users keep their rights.
+    ///
+    /// # Errors
+    /// EPERM: the ids cannot be taken, and the function was not called; or they cannot be given back.
+    pub(crate) fn during<T, E: From<Errno>>(
+        self,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if !geteuid().is_root() || self.uid == 0 {
+            return act();
+        }
+        let groups = getgroups()?;
+        setgroups(&[])?;
+        let gid = setfsgid(Gid::from_raw(self.gid));
+        let uid = setfsuid(Uid::from_raw(self.uid));
+        let done = if is_in_force(self.uid, self.gid) { act() } else { Err(Errno::EPERM.into()) };
+        setfsuid(uid);
+        setfsgid(gid);
+        setgroups(&groups)?;
+        if !is_in_force(uid.as_raw(), gid.as_raw()) {
+            return Err(Errno::EPERM.into());
+        }
+        done
+    }
+}
+
+/// Returns true if the calling thread has these ids for files. Each call with an invalid id changes
+/// nothing and returns the id in force (setfsuid(2)).
+fn is_in_force(uid: u32, gid: u32) -> bool {
+    setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid
+        && setfsgid(Gid::from_raw(u32::MAX)).as_raw() == gid
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn roots_acts_have_the_rights_of_the_owner_alone() -> std::io::Result<()> {
+        if !geteuid().is_root() {
+            return Ok(());
+        }
+        let held = tempfile::tempdir()?;
+        std::fs::set_permissions(held.path(), PermissionsExt::from_mode(0o777))?;
+        let closed = held.path().join("closed");
+        std::fs::write(&closed, "root's\n")?;
+        std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o600))?;
+        let owner = Owner { uid: 12345, gid: 23456 };
+        let made = held.path().join("made");
+        let (read, given) = owner.during(|| {
+            std::fs::write(&made, "").map_err(|error| cell::errno_of(&error))?;
+            let read = std::fs::read(&closed).map_err(|error| cell::errno_of(&error));
+            let given = nix::unistd::chown(&made, Some(Uid::from_raw(0)), None);
+            Ok::<_, Errno>((read, given))
+        })?;
+        assert_eq!(read, Err(Errno::EACCES));
+        assert_eq!(given, Err(Errno::EPERM));
+        let status = made.metadata()?;
+        assert_eq!((status.uid(), status.gid()), (12345, 23456));
+        // Root has its rights again.
+        assert_eq!(std::fs::read(&closed)?, b"root's\n");
+        Ok(())
+    }
+}
