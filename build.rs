@@ -20,8 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn folded() -> Result<(), Box<dyn Error>> {
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
     if is_release && takes(FOLDED)? {
-        println!("cargo::rustc-link-arg-bin=cofferdam={FOLDED}");
-        println!("cargo::rustc-link-arg-benches={FOLDED}");
+        link_with(FOLDED);
     }
     Ok(())
 }
@@ -74,12 +73,18 @@ fn without_shared_libraries() -> Result<(), Box<dyn Error>> {
         // 400 KB fewer to read and to go through at each start.
         arguments.push(PACKED.to_owned());
     }
-    // The benchmark starts a supervisor in itself: what it measures is linked as what is shipped.
-    for argument in arguments {
-        println!("cargo::rustc-link-arg-bin=cofferdam={argument}");
+    arguments.iter().for_each(|argument| link_with(argument));
+    Ok(())
+}
+
+/// Passes an argument to the linker, for the program and for the benchmark: it starts a supervisor in itself, so what it
+/// measures is linked as what is shipped. The package in Cargo's registry has no benchmark, and Cargo refuses the
+/// instruction there.
+fn link_with(argument: &str) {
+    println!("cargo::rustc-link-arg-bin=cofferdam={argument}");
+    if Path::new("benches").exists() {
         println!("cargo::rustc-link-arg-benches={argument}");
     }
-    Ok(())
 }
 
 /// Has the linker pack relocations.
