@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -130,21 +129,6 @@ pub fn keep_freed(bytes: i32) {
     #[cfg(not(target_env = "gnu"))]
     let kept = bytes;
     tracing::trace!(kept, "freed memory is kept");
-}
-
-/// Maps the whole pages of `room`, so that writing to them causes no page fault (madvise(2), MADV_POPULATE_WRITE).
-/// Kernels before 5.14 map each page when it is written.
-pub fn populate(room: &mut [MaybeUninit<u8>]) {
-    const PAGE: usize = 4096;
-    let skipped = room.as_ptr().align_offset(PAGE);
-    let pages = room.get_mut(skipped..).unwrap_or_default();
-    let length = pages.len() & !(PAGE - 1);
-    let start = pages.as_mut_ptr().cast::<libc::c_void>();
-    // SAFETY: the pages lie in `room`, which is borrowed for writing, and their contents do not change.
-    let mapped = Errno::result(unsafe { libc::madvise(start, length, libc::MADV_POPULATE_WRITE) });
-    if let Err(errno) = mapped {
-        tracing::trace!(%errno, "memory is mapped page by page");
-    }
 }
 
 unsafe extern "C" {

@@ -16,7 +16,7 @@ use nix::sys::stat::{Mode, umask};
 use syscalls::Sysno;
 
 use super::machine;
-use super::packages::{Found, PackageFiles};
+use super::packages::{Copier, PackageFiles};
 use cell::confine::Filter;
 use cell::late_files::{self, Extent, LateFiles, Work};
 use cell::{caps, errno_of, fds, seccomp};
@@ -139,15 +139,41 @@ fn read_early(
     nix::unistd::fchdir(packages.etc())?;
     nix::unistd::chroot(".")?;
     confine(packages.descriptors().chain([link.as_fd()]), &EARLY)?;
-    let found = packages.find(skipped)?;
-    let mut bytes = Vec::with_capacity(MAX_SHOWN);
-    let received = socket::receive_into(link, &mut bytes, PacketWait::Yes)?;
+    let mut room = Vec::with_capacity(MAX_SHOWN);
+    let mut copier = None;
+    let (mut left, rest) = packages.find(skipped, |read| {
+        if copier.is_none() {
+            copier = entered(machine, link, &mut room, PacketWait::No)?;
+        }
+        copier.as_mut().map_or(Ok(()), |copier: &mut Copier| copier.files(read))
+    })?;
+    let copier = match copier {
+        Some(copier) => Some(copier),
+        None => entered(machine, link, &mut room, PacketWait::Yes)?,
+    };
+    let mut copier = copier.ok_or(Errno::EPIPE)?;
+    copier.files(&mut left)?;
+    let extent = copier.rest(rest)?;
+    late_files::report(link, extent)?;
+    Ok(extent)
+}
+
+/// Receives the template's root, enters it and writes the files of a machine. Returns `None` if it has not come.
+fn entered(
+    machine: Option<Machine>,
+    link: &OwnedFd,
+    room: &mut Vec<u8>,
+    wait: PacketWait,
+) -> Result<Option<Copier>, Errno> {
+    let received = match socket::receive_into(link, room, wait) {
+        Err(Errno::EAGAIN) => return Ok(None),
+        received => received?,
+    };
     let [root, ..] = received.fds;
     let root = root.filter(|_| !received.cut).ok_or(Errno::EPIPE)?;
     nix::unistd::fchdir(&root)?;
-    let extent = write(machine, &root, Some(found), &unpacked(&bytes))?;
-    late_files::report(link, extent)?;
-    Ok(extent)
+    write_machine(machine)?;
+    Ok(Some(Copier::new(Rc::new(root), Rc::new(unpacked(room)))))
 }
 
 /// Returns the files and directories of the host that the profile shows where they are.
@@ -179,8 +205,11 @@ pub(crate) fn late_files(
             let held = packages.iter().flat_map(|packages| packages.descriptors());
             nix::unistd::fchdir(&*root)?;
             confine(held.chain([root.as_fd()]), &[])?;
-            let found = packages.as_ref().map(|packages| packages.find(&shown)).transpose()?;
-            write(machine, &root, found, &shown)
+            write_machine(machine)?;
+            let Some(packages) = &packages else { return Ok(Extent::All) };
+            let mut copier = Copier::new(Rc::clone(&root), Rc::clone(&shown));
+            let (_, rest) = packages.find(&shown, |read| copier.files(read))?;
+            copier.rest(rest)
         })
     };
     match early {
@@ -200,17 +229,10 @@ fn confine<'a>(held: impl Iterator<Item = BorrowedFd<'a>>, further: &[Sysno]) ->
     bpf::load(&filter(further)?)
 }
 
-/// Writes the files of a machine, and those that were found, into the template with this root, the current directory.
-fn write(
-    machine: Option<Machine>,
-    root: &OwnedFd,
-    found: Option<Found>,
-    shown: &Paths,
-) -> Result<Extent, Errno> {
-    if let Some(Machine { processors }) = machine {
-        machine::write(processors).map_err(|error| errno_of(&error))?;
-    }
-    found.map_or(Ok(Extent::All), |found| found.copy(root, shown))
+/// Writes the files of a machine into the template whose root is the current directory.
+fn write_machine(machine: Option<Machine>) -> Result<(), Errno> {
+    let Some(Machine { processors }) = machine else { return Ok(()) };
+    machine::write(processors).map_err(|error| errno_of(&error))
 }
 
 /// Compiles the filter of the process, which allows these further calls.

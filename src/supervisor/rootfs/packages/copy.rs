@@ -7,13 +7,14 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::sys::stat::{Mode, fchmod, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::find::{ETC, Found, FoundFile, MAX_COPIED};
+use super::find::{ETC, MAX_COPIED, ReadFile, ReadFiles, Rest};
 use cell::errno_of;
 use cell::late_files::Extent;
 use sys::lookup::{self, Follow};
@@ -22,39 +23,50 @@ use sys::lookup::{self, Follow};
 const MAX_LINKS: u8 = 4;
 
 /// A copy in progress.
-pub(super) struct Copier<'a> {
+pub(crate) struct Copier {
     /// The root of the template, writable.
-    root: &'a OwnedFd,
+    root: Rc<OwnedFd>,
     /// Paths that a cell has already.
-    shown: &'a HashSet<Vec<u8>>,
+    shown: Rc<HashSet<Vec<u8>>>,
     /// Paths that cells have now: copies, and directories that were made for them.
     copied: HashSet<Vec<u8>>,
+    /// True once a file was left out, because there are too many.
+    is_full: bool,
 }
 
-impl<'a> Copier<'a> {
-    pub(super) fn new(root: &'a OwnedFd, shown: &'a HashSet<Vec<u8>>) -> Self {
-        Self { root, shown, copied: HashSet::new() }
+impl Copier {
+    pub(crate) fn new(root: Rc<OwnedFd>, shown: Rc<HashSet<Vec<u8>>>) -> Self {
+        Self { root, shown, copied: HashSet::new(), is_full: false }
     }
 
-    /// Copies the files and links, unless a cell has them already.
+    /// Writes files, unless a cell has them already, and clears them.
     ///
     /// # Errors
     /// The errno of a file that could not be written.
-    pub(super) fn copy(mut self, found: Found) -> Result<Extent, Errno> {
-        let Found { files, bytes, links, extent } = found;
-        for file in &files {
+    pub(crate) fn files(&mut self, read: &mut ReadFiles) -> Result<(), Errno> {
+        for file in &read.files {
             if self.copied.len() >= MAX_COPIED {
-                return Ok(Extent::Limited);
+                self.is_full = true;
+                break;
             }
             if self.is_shown(&file.path) {
                 continue;
             }
             self.make_parents(&file.path)?;
-            self.write_file(file, bytes.get(file.bytes.clone()).unwrap_or_default())?;
+            self.write_file(file, read.bytes.get(file.bytes.clone()).unwrap_or_default())?;
             self.copied.insert(file.path.clone());
         }
-        let linked = self.copy_links(links)?;
-        Ok(if linked == Extent::All { extent } else { linked })
+        read.clear();
+        Ok(())
+    }
+
+    /// Writes the links, after all files.
+    ///
+    /// # Errors
+    /// The errno of a link that could not be made.
+    pub(crate) fn rest(mut self, rest: Rest) -> Result<Extent, Errno> {
+        let linked = self.copy_links(rest.links)?;
+        Ok(if self.is_full || linked == Extent::Limited { Extent::Limited } else { rest.extent })
     }
 
     /// Returns true if a cell is shown the path, or a directory above it.
@@ -66,15 +78,15 @@ impl<'a> Copier<'a> {
 
     /// Writes a file that cells do not have yet. The file can be read when it is whole: this process can be
     /// killed, and the template can be full.
-    fn write_file(&self, file: &FoundFile, bytes: &[u8]) -> Result<(), Errno> {
+    fn write_file(&self, file: &ReadFile, bytes: &[u8]) -> Result<(), Errno> {
         let path = in_root(&file.path)?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-        let create = || lookup::open(self.root, &path, flags, UNFINISHED, Follow::Below);
+        let create = || lookup::open(&self.root, &path, flags, UNFINISHED, Follow::Below);
         let made = match create() {
             // Made up, such as `/etc/hosts`, or left by an earlier process.
             Err(Errno::EEXIST) if self.is_finished(&path)? => return Ok(()),
             Err(Errno::EEXIST) => {
-                unlinkat(self.root, path.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
+                unlinkat(&self.root, path.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
                 create()?
             }
             created => created?,
@@ -86,7 +98,7 @@ impl<'a> Copier<'a> {
 
     /// Returns true for an entry of the template that is no copy without its end.
     fn is_finished(&self, path: &CStr) -> Result<bool, Errno> {
-        let status = fstatat(self.root, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        let status = fstatat(&self.root, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         Ok(status.st_mode != libc::S_IFREG | UNFINISHED)
     }
 
@@ -106,7 +118,7 @@ impl<'a> Copier<'a> {
                     continue;
                 }
                 self.make_parents(&path)?;
-                match symlinkat(OsStr::from_bytes(&text), self.root, in_root(&path)?.as_c_str()) {
+                match symlinkat(OsStr::from_bytes(&text), &self.root, in_root(&path)?.as_c_str()) {
                     Ok(()) | Err(Errno::EEXIST) => drop(self.copied.insert(path)),
                     Err(errno) => return Err(errno),
                 }
@@ -134,7 +146,7 @@ impl<'a> Copier<'a> {
             return Ok(());
         }
         self.make_parents(parent)?;
-        match mkdirat(self.root, in_root(parent)?.as_c_str(), Mode::from_bits_truncate(0o755)) {
+        match mkdirat(&self.root, in_root(parent)?.as_c_str(), Mode::from_bits_truncate(0o755)) {
             Ok(()) | Err(Errno::EEXIST) => {
                 self.copied.insert(parent.to_owned());
                 Ok(())
@@ -220,11 +232,13 @@ mod tests {
         let lines = names.map(|name| format!(" /etc/{name} {digest:032x}"));
         std::fs::write(at("status"), format!("\nConffiles:\n{}\n", lines.join("\n")))?;
         let digests = super::super::digests::read(&File::open(at("status"))?)?;
-        let root = OwnedFd::from(File::open(at("root"))?);
+        let root = Rc::new(OwnedFd::from(File::open(at("root"))?));
         let etc = OwnedFd::from(File::open(at("etc"))?);
-        let nothing = HashSet::new();
-        let found = Finder::new(&nothing, &digests).find(&etc);
-        assert_eq!(Copier::new(&root, &nothing).copy(found)?, Extent::All);
+        let nothing = Rc::new(HashSet::new());
+        let mut copier = Copier::new(root, Rc::clone(&nothing));
+        let (left, rest) = Finder::new(&nothing, &digests, |read| copier.files(read)).find(&etc)?;
+        assert!(left.files.is_empty());
+        assert_eq!(copier.rest(rest)?, Extent::All);
         let mode = |name: &str| Ok::<_, std::io::Error>(at(name).metadata()?.mode() & 0o7777);
         let modes = [
             ("d/unfinished", "shipped", 0o644),

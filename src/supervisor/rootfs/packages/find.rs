@@ -15,7 +15,6 @@ use rustix::fs::{FileType, RawDir};
 use super::digests::Digests;
 use cell::late_files::Extent;
 use sys::lookup::{self, Follow};
-use sys::memory;
 
 /// Maximum files and links that are copied.
 pub(super) const MAX_COPIED: usize = 4_000;
@@ -27,86 +26,114 @@ const MAX_ENTRIES: usize = 50_000;
 const DIRECTORY_BYTES: usize = 32 << 10;
 /// Maximum levels of directories.
 const MAX_DEPTH: u8 = 8;
-/// Bytes of memory that are asked for at once.
-const PIECE: usize = 256 << 10;
 
 /// Path of the host's directory in a cell.
 pub(super) const ETC: &[u8] = b"/etc";
 
-/// Files and links that were found. Their paths are those that cells see, as bytes: comparing their components would
+/// Files that were read and not written yet. Paths are those that cells see, as bytes: comparing their components would
 /// take a fifth of the time.
 #[derive(Debug)]
-pub(crate) struct Found {
-    pub(super) files: Vec<FoundFile>,
-    /// Bytes of all files, one after the other.
+pub(crate) struct ReadFiles {
+    pub(super) files: Vec<ReadFile>,
+    /// Bytes of all these files, one after the other.
     pub(super) bytes: Vec<u8>,
-    /// Links with their texts.
-    pub(super) links: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(super) extent: Extent,
 }
 
 /// An unchanged file of a package.
 #[derive(Debug)]
-pub(super) struct FoundFile {
+pub(super) struct ReadFile {
     pub path: Vec<u8>,
     pub mode: u32,
     /// Its place in the bytes of all files.
     pub bytes: Range<usize>,
 }
 
+impl ReadFiles {
+    fn new() -> Self {
+        // Only pages that are written take memory, and the bytes never move.
+        Self { files: Vec::new(), bytes: Vec::with_capacity(MAX_BYTES) }
+    }
+
+    /// Forgets the files. Their memory is used again, as new pages take longer than reading the files.
+    pub(super) fn clear(&mut self) {
+        self.files.clear();
+        self.bytes.clear();
+    }
+}
+
+/// The part of what was found that is written after all files.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// Links with their texts.
+    pub(super) links: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) extent: Extent,
+}
+
 /// A walk in progress.
-pub(super) struct Finder<'a> {
+pub(super) struct Finder<'a, W> {
     /// Files and directories that a cell has already.
     skipped: &'a HashSet<Vec<u8>>,
     digests: &'a Digests,
+    /// Called after each directory: writes files and clears them, or leaves them for later.
+    write: W,
     entries: usize,
-    /// Bytes whose memory is mapped, of those for files.
-    populated: usize,
-    found: Found,
+    /// Files, and their bytes, that were found so far.
+    count: usize,
+    length: usize,
+    files: ReadFiles,
+    rest: Rest,
 }
 
-impl<'a> Finder<'a> {
-    pub(super) fn new(skipped: &'a HashSet<Vec<u8>>, digests: &'a Digests) -> Self {
-        let found = Found {
-            files: Vec::new(),
-            // Only pages that are written take memory, and the bytes never move.
-            bytes: Vec::with_capacity(MAX_BYTES),
-            links: Vec::new(),
-            extent: Extent::All,
-        };
-        Self { skipped, digests, entries: 0, populated: 0, found }
+impl<'a, W> Finder<'a, W>
+where
+    W: FnMut(&mut ReadFiles) -> Result<(), Errno>,
+{
+    pub(super) fn new(skipped: &'a HashSet<Vec<u8>>, digests: &'a Digests, write: W) -> Self {
+        let rest = Rest { links: Vec::new(), extent: Extent::All };
+        let files = ReadFiles::new();
+        Self { skipped, digests, write, entries: 0, count: 0, length: 0, files, rest }
     }
 
-    /// Reads the files and links of `etc`. Those that cannot be read are left out.
-    pub(super) fn find(mut self, etc: &OwnedFd) -> Found {
-        self.walk(etc, c".", &mut ETC.to_owned(), MAX_DEPTH);
-        self.found
+    /// Reads the files and links of `etc`. Those that cannot be read are left out. Returns the files that were not
+    /// written, and the rest.
+    ///
+    /// # Errors
+    /// Those of the function that writes.
+    pub(super) fn find(mut self, etc: &OwnedFd) -> Result<(ReadFiles, Rest), Errno> {
+        self.walk(etc, c".", &mut ETC.to_owned(), MAX_DEPTH)?;
+        Ok((self.files, self.rest))
     }
 
     /// Reads the files of the directory `name` in `parent`, and those below it. `path` is its path in the cell.
-    fn walk(&mut self, parent: &OwnedFd, name: &CStr, path: &mut Vec<u8>, depth: u8) {
+    fn walk(
+        &mut self,
+        parent: &OwnedFd,
+        name: &CStr,
+        path: &mut Vec<u8>,
+        depth: u8,
+    ) -> Result<(), Errno> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        let Ok(opened) = open(parent, name, flags) else { return };
+        let Ok(opened) = open(parent, name, flags) else { return Ok(()) };
         if !fstat(&opened).is_ok_and(|status| is_for_all(&status, libc::S_IFDIR, 0o555)) {
-            return;
+            return Ok(());
         }
         let mut entries = self.entries(&opened, path);
         // The same files are copied each time, should a limit be reached.
         entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         for (name, kind) in entries {
-            if self.found.files.len() >= MAX_COPIED {
-                self.found.extent = Extent::Limited;
-                return;
+            if self.count >= MAX_COPIED {
+                self.rest.extent = Extent::Limited;
+                break;
             }
             let length = push(path, &name);
             match kind {
-                FileType::Directory if depth == 0 => self.found.extent = Extent::Limited,
-                FileType::Directory => self.walk(&opened, &name, path, depth - 1),
+                FileType::Directory if depth == 0 => self.rest.extent = Extent::Limited,
+                FileType::Directory => self.walk(&opened, &name, path, depth - 1)?,
                 FileType::RegularFile => self.read(&opened, &name, path),
                 FileType::Symlink => {
                     let mut buffer = [0; 1024];
                     if let Ok(text) = lookup::read_link(&opened, &name, &mut buffer) {
-                        self.found.links.push((path.clone(), text.to_owned()));
+                        self.rest.links.push((path.clone(), text.to_owned()));
                     }
                 }
                 FileType::Fifo
@@ -117,6 +144,7 @@ impl<'a> Finder<'a> {
             }
             path.truncate(length);
         }
+        if self.files.files.is_empty() { Ok(()) } else { (self.write)(&mut self.files) }
     }
 
     /// Returns the entries of a directory that may be copied, with their types, as far as it can be
@@ -132,7 +160,7 @@ impl<'a> Finder<'a> {
             }
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
-                self.found.extent = Extent::Limited;
+                self.rest.extent = Extent::Limited;
                 break;
             }
             let mut kind = entry.file_type();
@@ -187,37 +215,25 @@ impl<'a> Finder<'a> {
             Ok(status) if is_for_all(&status, libc::S_IFREG, 0o444) => status,
             Ok(_) | Err(_) => return,
         };
-        let start = self.found.bytes.len();
-        let end = usize::try_from(status.st_size).ok().and_then(|size| start.checked_add(size));
-        let Some(end) = end.filter(|end| *end <= MAX_BYTES) else {
-            self.found.extent = Extent::Limited;
+        let size = usize::try_from(status.st_size).ok();
+        let Some(size) = size.filter(|size| *size <= MAX_BYTES.saturating_sub(self.length)) else {
+            self.rest.extent = Extent::Limited;
             return;
         };
-        self.populate(end);
-        let bytes = &mut self.found.bytes;
+        let ReadFiles { files, bytes } = &mut self.files;
+        let start = bytes.len();
         // A file that has become longer or shorter has another digest, or is as it was shipped.
-        let is_read = read_to(&opened, bytes, end).is_ok();
-        let range = start..bytes.len();
-        let digest: [u8; 16] = Md5::digest(bytes.get(start..).unwrap_or_default()).into();
-        if is_read && self.digests.of(path).iter().any(|(_, listed)| *listed == digest) {
-            let mode = if status.st_mode & 0o111 == 0o111 { 0o755 } else { 0o644 };
-            self.found.files.push(FoundFile { path: path.to_owned(), mode, bytes: range });
-        } else {
+        let is_read = read_to(&opened, bytes, start + size).is_ok();
+        let read = bytes.get(start..).unwrap_or_default();
+        let digest: [u8; 16] = Md5::digest(read).into();
+        if !is_read || !self.digests.of(path).iter().any(|(_, listed)| *listed == digest) {
             bytes.truncate(start);
-        }
-    }
-
-    /// Maps the memory for bytes up to `end` in large pieces: a page fault for each page would take longer.
-    fn populate(&mut self, end: usize) {
-        if end <= self.populated {
             return;
         }
-        let length = self.found.bytes.len();
-        let spare = self.found.bytes.spare_capacity_mut();
-        let from = self.populated.saturating_sub(length);
-        self.populated = end.next_multiple_of(PIECE);
-        let to = self.populated.saturating_sub(length).min(spare.len());
-        memory::populate(spare.get_mut(from..to).unwrap_or_default());
+        self.count += 1;
+        self.length = self.length.saturating_add(read.len());
+        let mode = if status.st_mode & 0o111 == 0o111 { 0o755 } else { 0o644 };
+        files.push(ReadFile { path: path.to_owned(), mode, bytes: start..bytes.len() });
     }
 }
 

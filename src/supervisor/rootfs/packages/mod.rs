@@ -28,11 +28,11 @@ use nix::errno::Errno;
 
 use super::detached::read_only;
 use cell::c_path;
-use cell::late_files::Extent;
 use sys::mount::open_resolved;
 use ucf::Ucf;
 
-pub(crate) use find::Found;
+pub(crate) use copy::Copier;
+pub(crate) use find::{ReadFiles, Rest};
 
 /// The database of dpkg, with the digests of configuration files.
 const DPKG: &str = "/var/lib/dpkg/status";
@@ -78,26 +78,20 @@ impl PackageFiles {
     }
 
     /// Reads the unchanged files and the texts of links. Leaves out files and directories of `skipped`, paths that a cell
-    /// has already.
+    /// has already. `write` gets what was read after each directory, and leaves what it cannot write yet. Returns the
+    /// files that were not written, and the rest.
     ///
     /// # Errors
-    /// The errno of reading a database.
-    pub(crate) fn find(&self, skipped: &HashSet<Vec<u8>>) -> Result<Found, Errno> {
+    /// The errno of reading a database; those of `write`.
+    pub(crate) fn find(
+        &self,
+        skipped: &HashSet<Vec<u8>>,
+        write: impl FnMut(&mut ReadFiles) -> Result<(), Errno>,
+    ) -> Result<(ReadFiles, Rest), Errno> {
         let mut digests = digests::read(&self.dpkg)?;
         if let Some(ucf) = &self.ucf {
             digests.extend(ucf.entries()?);
         }
-        Ok(find::Finder::new(skipped, &digests).find(&self.etc))
-    }
-}
-
-impl Found {
-    /// Writes the files into `/etc` below `root`, except for the paths `shown`, which a cell has already. Links that lead
-    /// to a copied file, or into one of these paths that is in `/etc`, are copied too.
-    ///
-    /// # Errors
-    /// The errno of writing a file.
-    pub(crate) fn copy(self, root: &OwnedFd, shown: &HashSet<Vec<u8>>) -> Result<Extent, Errno> {
-        copy::Copier::new(root, shown).copy(self)
+        find::Finder::new(skipped, &digests, write).find(&self.etc)
     }
 }
