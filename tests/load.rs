@@ -1,7 +1,7 @@
 //! Load: a flood of calls at once, and many in a row. Everything that could grow is counted before
 //! and after.
 //!
-//! `COFFERDAM_SOAK=50000` makes the row longer and prints the counts (`make soak`).
+//! `COFFERDAM_SOAK=134000` makes the row longer, so that it has 100,000 fresh cells, and prints the counts (`make soak`).
 #![expect(
     clippy::indexing_slicing,
     reason = "a missing field of an answer fails the test either way"
