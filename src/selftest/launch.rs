@@ -103,7 +103,14 @@ impl Bench {
             }
             Target::Served(_) => argv,
         };
-        self.run(probe, &self.with_network(probe, words, stage), stage)
+        // Some sandboxes protect files below their current directory, and users start them in the one
+        // that they grant.
+        let is_granted = probe.options.iter().any(|option| option == "--rw");
+        let directory = match (&self.target, is_granted) {
+            (Target::Other(_), true) => &stage.grant,
+            _ => &stage.work,
+        };
+        self.run(probe, &self.with_network(probe, words, stage), stage, directory)
     }
 
     /// Sends a line to a server, and performs the attack's steps outside of it meanwhile.
@@ -182,7 +189,7 @@ impl Bench {
         };
         let words = prefix.iter().copied().chain(["bash", "-c", &line]);
         let words: Vec<String> = words.map(str::to_owned).collect();
-        self.run(probe, &self.with_network(probe, words, stage), stage)
+        self.run(probe, &self.with_network(probe, words, stage), stage, &stage.work)
     }
 
     /// Runs the helper in the sandbox; it must print `EBADF`. Returns both streams.
@@ -322,8 +329,15 @@ impl Bench {
 
     /// Starts a command and waits for its end. Output is written to files: a process that keeps
     /// them open blocks no reader.
-    fn run(&self, probe: &Attack, words: &[String], stage: &Stage) -> std::io::Result<Ran> {
+    fn run(
+        &self,
+        probe: &Attack,
+        words: &[String],
+        stage: &Stage,
+        directory: &Path,
+    ) -> std::io::Result<Ran> {
         let mut command = command_for(probe, words, stage)?;
+        command.current_dir(directory);
         if probe.network == Network::Lab {
             command.env("COFFERDAM_CONFIG", &self.config);
         }
@@ -446,7 +460,7 @@ fn command_for(probe: &Attack, words: &[String], stage: &Stage) -> std::io::Resu
         StartMode::Grouped => stage.sentinel_group().unwrap_or(0),
         StartMode::Plain | StartMode::Leaking | StartMode::Within | StartMode::Killed => 0,
     };
-    command.process_group(group).current_dir(&stage.work).stdin(match probe.start {
+    command.process_group(group).stdin(match probe.start {
         StartMode::Within => Stdio::from(File::open(&stage.watched)?),
         StartMode::Plain | StartMode::Leaking | StartMode::Grouped | StartMode::Killed => {
             Stdio::null()

@@ -98,6 +98,8 @@ pub struct Stage {
     helper: PathBuf,
     /// A directory that only the control may write to.
     pub work: PathBuf,
+    /// A directory that attacks on grants get.
+    pub grant: PathBuf,
     /// A directory that must not change, with a file that contains the secret.
     pub watched: PathBuf,
     /// Occurs in a file, in the environment and in an argument of the sentinel; it must not be
@@ -144,6 +146,7 @@ impl Stage {
             record,
             helper: helper.to_owned(),
             work,
+            grant,
             watched,
             secret,
             words: BTreeMap::new(),
@@ -161,6 +164,7 @@ impl Stage {
         let lines: Vec<&str> =
             lines.into_iter().flatten().chain(&probe.options).map(String::as_str).collect();
         let names = |placeholder: &str| lines.iter().any(|line| line.contains(placeholder));
+        let grant = stage.grant.clone();
         stage.add_file_words(&grant);
         if names("/.git") {
             repository(&grant)?;
