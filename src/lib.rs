@@ -86,7 +86,8 @@
 //! [`service::audit`]: the log of decisions and ends of calls, one line each, chained by hashes.
 //! *Architecture Invariant:* no value of an environment is in a line, and every line is bounded.
 //!
-//! [`selftest`]: the escape corpus, and how it is run against cofferdam or another sandbox.
+//! [`selftest`]: the escape corpus, how it is run against cofferdam, another sandbox or a server with a shell tool, and
+//! random system calls in any of them but the last.
 //! *Architecture Invariant:* it makes no cell; `cofferdam run` does, as for any user.
 //!
 //! [`gateway`]: the network of cells, in separate processes: `event_loop` keeps cells and forks a worker at a cell's first

@@ -13,7 +13,7 @@ use super::judge::{
 use super::launch::{Bench, PRIVATE};
 use super::resources;
 use super::run_result::{Ran, RunEnd};
-use super::served::{Served, ServerPlace};
+use super::served::{ServerPlace, ToolServer};
 use super::stage::Stage;
 
 /// The verdict on one attack.
@@ -214,7 +214,7 @@ fn line_inside<'a>(bench: &Bench, probe: &'a Attack) -> &'a str {
     }
 }
 
-fn is_elsewhere(served: &Served) -> bool {
+fn is_elsewhere(served: &ToolServer) -> bool {
     matches!(served.place, ServerPlace::Elsewhere(_))
 }
 

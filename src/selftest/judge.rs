@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::corpus::{Attack, ControlMode, Harm, When, Whom};
 use super::run_result::Ran;
-use super::served::Served;
+use super::served::ToolServer;
 use super::targets::Sandbox;
 
 /// The sandbox that the corpus runs against.
@@ -17,7 +17,7 @@ pub enum Target {
     Lower,
     Other(Box<Sandbox>),
     /// A server with a shell tool.
-    Served(Box<Served>),
+    Served(Box<ToolServer>),
 }
 
 /// Result of running an attack.

@@ -14,7 +14,7 @@ use super::corpus::{Attack, ControlMode, Network, StartMode};
 use super::judge::{Isolation, Memory, OuterFilter, Target};
 use super::mcp_client::Surroundings;
 use super::run_result::{Ran, RunEnd};
-use super::served::{Served, ServerPlace};
+use super::served::{ServerPlace, ToolServer};
 use super::stage::{self, Stage};
 use super::targets::Granted;
 use model::profile::calls;
@@ -116,7 +116,7 @@ impl Bench {
     /// Sends a line to a server, and performs the attack's steps outside of it meanwhile.
     fn inside_server(
         &self,
-        served: &Served,
+        served: &ToolServer,
         probe: &Attack,
         line: &str,
         stage: &Stage,

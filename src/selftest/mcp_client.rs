@@ -40,7 +40,7 @@ const ROOTS: [&str; 3] =
 /// A tool of a server, and the way to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolClient {
-    pub door: Door,
+    pub address: ServerAddress,
     /// Name of the tool.
     pub tool: String,
     /// The argument that takes the command.
@@ -51,16 +51,16 @@ pub struct ToolClient {
 
 /// The way to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Door {
-    Http(HttpDoor),
+pub enum ServerAddress {
+    Http(HttpAddress),
     /// Words of the command that serves on its standard streams.
     Command(Vec<String>),
 }
 
-impl fmt::Display for Door {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Http(door) => write!(formatter, "{door:?}"),
+            Self::Http(address) => write!(formatter, "{address:?}"),
             Self::Command(words) => formatter.write_str(&words.join(" ")),
         }
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Door {
 
 /// The address of a server.
 #[derive(Clone, PartialEq, Eq)]
-pub struct HttpDoor {
+pub struct HttpAddress {
     host: String,
     port: u16,
     /// Path and query.
@@ -78,7 +78,7 @@ pub struct HttpDoor {
 }
 
 /// Without the token, which must not be in any message.
-impl fmt::Debug for HttpDoor {
+impl fmt::Debug for HttpAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}:{}{}", self.host, self.port, self.path)
     }
@@ -95,7 +95,7 @@ impl PartialEq for Tls {
 
 impl Eq for Tls {}
 
-impl HttpDoor {
+impl HttpAddress {
     /// Parses an address. A token is sent as `Authorization: Bearer`.
     ///
     /// # Errors
@@ -207,12 +207,12 @@ impl ToolClient {
         within: Duration,
         surroundings: Surroundings<'_>,
     ) -> io::Result<Value> {
-        match &self.door {
-            Door::Http(door) => {
+        match &self.address {
+            ServerAddress::Http(address) => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-                runtime.block_on(door.requested(method, parameters, within))
+                runtime.block_on(address.requested(method, parameters, within))
             }
-            Door::Command(words) => {
+            ServerAddress::Command(words) => {
                 StdioSession::start(words, surroundings)?.requested(method, parameters, within)
             }
         }
@@ -262,7 +262,7 @@ trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-impl HttpDoor {
+impl HttpAddress {
     async fn requested(
         &self,
         method: &str,
@@ -581,12 +581,13 @@ mod tests {
 
     #[test]
     fn an_address_is_one_of_http_and_its_token_is_not_shown() {
-        let door = HttpDoor::parse("http://127.0.0.1:8080/mcp?a=b", Some("s3cret".to_owned()));
-        let door = door.expect("well-formed");
-        assert_eq!(format!("{door:?}"), "127.0.0.1:8080/mcp?a=b");
-        let port = |url: &str| HttpDoor::parse(url, None).map(|door| door.port);
+        let address =
+            HttpAddress::parse("http://127.0.0.1:8080/mcp?a=b", Some("s3cret".to_owned()));
+        let address = address.expect("well-formed");
+        assert_eq!(format!("{address:?}"), "127.0.0.1:8080/mcp?a=b");
+        let port = |url: &str| HttpAddress::parse(url, None).map(|address| address.port);
         assert_eq!(port("http://[::1]/mcp"), Ok(80));
         assert!(port("ftp://a/mcp").is_err() && port("/mcp").is_err());
-        assert!(HttpDoor::parse("http://a/mcp", Some("a\nb".to_owned())).is_err());
+        assert!(HttpAddress::parse("http://a/mcp", Some("a\nb".to_owned())).is_err());
     }
 }

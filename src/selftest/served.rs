@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::corpus::{Attack, ControlMode, Harm, StartMode};
-use super::mcp_client::{Door, Surroundings, ToolClient};
+use super::mcp_client::{ServerAddress, Surroundings, ToolClient};
 use super::run_result::{Ran, RunEnd};
 use super::stage;
 use model::profile::calls;
@@ -29,7 +29,7 @@ const ANYWHERE: [&str; 6] = ["probe", "tmp", "nameless", "unlisted", "key", "shm
 
 /// A server, where it runs, and what may be tried there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Served {
+pub struct ToolServer {
     pub client: ToolClient,
     pub place: ServerPlace,
     pub harm: AllowedHarm,
@@ -127,7 +127,7 @@ impl Planted {
     }
 }
 
-impl Served {
+impl ToolServer {
     pub fn new(client: ToolClient, place: ServerPlace, harm: AllowedHarm) -> Self {
         Self { client, place, harm, room: String::new(), errors: ErrorOutput::Separate }
     }
@@ -255,7 +255,7 @@ impl Served {
         }
         let reads_environment =
             attack.run.contains("environ") && !attack.run.contains("{sentinel}");
-        let is_started = matches!(self.client.door, Door::Command(_));
+        let is_started = matches!(self.client.address, ServerAddress::Command(_));
         if reads_environment && !is_started {
             return Some("the environment of a server that runs already has no secret".to_owned());
         }
@@ -316,14 +316,14 @@ mod tests {
     use crate::corpus::corpus;
     use serde_json::Map;
 
-    fn served(place: ServerPlace, harm: AllowedHarm) -> Served {
+    fn served(place: ServerPlace, harm: AllowedHarm) -> ToolServer {
         let client = ToolClient {
-            door: Door::Command(vec!["server".to_owned()]),
+            address: ServerAddress::Command(vec!["server".to_owned()]),
             tool: "bash".to_owned(),
             argument: "command".to_owned(),
             arguments: Map::new(),
         };
-        let mut served = Served::new(client, place, harm);
+        let mut served = ToolServer::new(client, place, harm);
         served.room = "/tmp".to_owned();
         served
     }
@@ -361,10 +361,10 @@ mod tests {
         let nearby = served(ServerPlace::Here, AllowedHarm::Harmless);
         let remote = served(ServerPlace::Elsewhere(Some(planted())), AllowedHarm::Harmless);
         let bare = served(ServerPlace::Elsewhere(None), AllowedHarm::Harmless);
-        let is_sent = |served: &Served, id: &str| served.leaves_out(attack(id)).is_none();
+        let is_sent = |served: &ToolServer, id: &str| served.leaves_out(attack(id)).is_none();
         // A secret, a process, a listener, a descriptor, memory.
         let sent =
-            |served: &Served| ["F01", "P01", "N01", "F08", "R01"].map(|id| is_sent(served, id));
+            |served: &ToolServer| ["F01", "P01", "N01", "F08", "R01"].map(|id| is_sent(served, id));
         assert_eq!(sent(&nearby), [true, true, true, false, false]);
         assert_eq!(sent(&remote), [true, true, false, false, false]);
         assert_eq!(sent(&bare), [false; 5]);

@@ -23,7 +23,7 @@ use selftest::conduct::{self, AttackResult};
 use selftest::corpus::{self, Attack, Class, Severity};
 use selftest::judge::Target;
 use selftest::launch::Bench;
-use selftest::mcp_client::Door;
+use selftest::mcp_client::ServerAddress;
 use selftest::report::{Mark, ReportLine, RunAbout, TargetAbout};
 use selftest::targets::{self, Sandbox};
 use selftest::{lab, remains, report};
@@ -214,9 +214,9 @@ pub(super) fn about(target: &Target, typed: Option<&str>) -> Result<RunAbout, Cl
         Target::Served(served) => TargetAbout {
             name: typed.unwrap_or_default().to_owned(),
             version: None,
-            command: match &served.client.door {
-                Door::Http(_) => Vec::new(),
-                Door::Command(words) => words.clone(),
+            command: match &served.client.address {
+                ServerAddress::Http(_) => Vec::new(),
+                ServerAddress::Command(words) => words.clone(),
             },
             again: format!("selftest serve {} --id", quoted(typed.unwrap_or_default())),
         },

@@ -9,8 +9,8 @@ use super::{ChoiceArguments, NO_VERDICT, ReportArguments, UNAVAILABLE, about, ch
 use crate::commands::error::{CliError, print_out};
 use model::outcome::in_words;
 use selftest::judge::Target;
-use selftest::mcp_client::{Door, HttpDoor, Surroundings, ToolClient};
-use selftest::served::{AllowedHarm, Planted, Served, ServerPlace};
+use selftest::mcp_client::{HttpAddress, ServerAddress, Surroundings, ToolClient};
+use selftest::served::{AllowedHarm, Planted, ServerPlace, ToolServer};
 
 /// Arguments as typed.
 #[derive(Debug, Clone, Args)]
@@ -98,19 +98,21 @@ fn mistake(option: &str, reason: &str) -> CliError {
 }
 
 /// Makes the target from the arguments.
-fn served(typed: &ServeArguments) -> Result<Served, CliError> {
+fn served(typed: &ServeArguments) -> Result<ToolServer, CliError> {
     let token = typed.token_file.as_ref().map(|file| {
         let text = std::fs::read_to_string(file);
         text.map(|text| text.trim().to_owned()).map_err(|error| {
             mistake("--token-file", &format!("{}: {}", file.display(), in_words(&error)))
         })
     });
-    let door = match &typed.url {
+    let address = match &typed.url {
         Some(url) => {
-            let door = HttpDoor::parse(url, token.transpose()?);
-            Door::Http(door.map_err(|reason| CliError::new(format!("selftest: {reason}")))?)
+            let address = HttpAddress::parse(url, token.transpose()?);
+            ServerAddress::Http(
+                address.map_err(|reason| CliError::new(format!("selftest: {reason}")))?,
+            )
         }
-        None => Door::Command(typed.words.clone()),
+        None => ServerAddress::Command(typed.words.clone()),
     };
     let arguments: Map<String, Value> = match &typed.arguments {
         Some(text) => serde_json::from_str(text).map_err(|error| {
@@ -120,25 +122,30 @@ fn served(typed: &ServeArguments) -> Result<Served, CliError> {
     };
     let planted = typed.canaries.as_deref().map(Planted::parse).transpose();
     let planted = planted.map_err(|reason| mistake("--canaries", &reason))?;
-    let place = match (typed.here, &door) {
+    let place = match (typed.here, &address) {
         // A command is started here.
-        (true, _) | (false, Door::Command(_)) => ServerPlace::Here,
-        (false, Door::Http(_)) => ServerPlace::Elsewhere(planted),
+        (true, _) | (false, ServerAddress::Command(_)) => ServerPlace::Here,
+        (false, ServerAddress::Http(_)) => ServerPlace::Elsewhere(planted),
     };
     let harm = match typed.disposable {
         true => AllowedHarm::Disposable,
         false => AllowedHarm::Harmless,
     };
-    let client =
-        ToolClient { door, tool: typed.tool.clone(), argument: typed.argument.clone(), arguments };
-    Ok(Served::new(client, place, harm))
+    let client = ToolClient {
+        address,
+        tool: typed.tool.clone(),
+        argument: typed.argument.clone(),
+        arguments,
+    };
+    Ok(ToolServer::new(client, place, harm))
 }
 
 /// Checks that the server has the tool.
-fn check_tool(served: &Served, directory: &std::path::Path) -> Result<(), CliError> {
+fn check_tool(served: &ToolServer, directory: &std::path::Path) -> Result<(), CliError> {
     let tools = served.client.tools(Surroundings { directory, secret: "" });
     let tools = tools.map_err(|error| {
-        CliError::new(format!("selftest: {}: {error}", served.client.door)).with_code(UNAVAILABLE)
+        CliError::new(format!("selftest: {}: {error}", served.client.address))
+            .with_code(UNAVAILABLE)
     })?;
     let tool = &served.client.tool;
     if tools.contains(tool) {
