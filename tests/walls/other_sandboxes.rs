@@ -9,7 +9,7 @@ use crate::support::{
     Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience,
 };
 
-pub fn claims() -> [Claim; 7] {
+pub fn claims() -> [Claim; 8] {
     [
         claim("a_weakened_bwrap_is_found_out_where_it_is_weak", bwrap_weakened)
             .only(For::User)
@@ -23,6 +23,9 @@ pub fn claims() -> [Claim; 7] {
             .needs(&[Need::Python]),
         claim("a_server_with_cells_holds", own_server).only(For::User),
         claim("random_calls_touch_nothing_outside_of_a_cell", fuzzed),
+        claim("random_calls_find_a_weakened_bwrap", fuzzed_bwrap)
+            .only(For::User)
+            .wants(&[Need::Bwrap]),
         claim("random_calls_are_not_made_where_the_host_is_shared", not_fuzzed).only(For::User),
     ]
 }
@@ -217,6 +220,27 @@ fn fuzzed(caller: &Caller) -> Check {
     let seen = (field("seed"), field("rounds"), field("touched"), output.code);
     equal("report", &seen, &(Value::from(7), Value::from(2), Value::Null, 0))?;
     holds("calls", &report, field("calls").as_u64().is_some_and(|calls| calls > 500))
+}
+
+/// The host's files are writable there, and the seed of the breach plays it again.
+fn fuzzed_bwrap(caller: &Caller) -> Check {
+    const WEAK: &str = "bwrap --dev-bind / / --proc /proc --unshare-pid --unshare-net {}";
+    let stages = stages(caller)?;
+    let report = |seed: &str, rounds: &str| {
+        let mut command = caller.cofferdam(&["fuzz", "--json", "--target", WEAK, "--seed", seed]);
+        command.args(["--rounds", rounds]).env("TMPDIR", &stages);
+        let output = Finished::run(command, patience() * 2)?;
+        let report: Value =
+            serde_json::from_str(&output.stdout).map_err(|error| format!("{error}: {output:?}"))?;
+        let touched = report.get("touched").cloned().unwrap_or_default();
+        Ok::<_, Failed>((touched, output.code))
+    };
+    let (first, code) = report("1", "20")?;
+    holds("touched", &first, first.is_object())?;
+    equal("code", code, 1)?;
+    let seed = first.get("seed").and_then(Value::as_u64).ok_or("no seed")?;
+    let (again, _) = report(&seed.to_string(), "1")?;
+    equal("the same seed", again.get("seed").cloned(), first.get("seed").cloned())
 }
 
 fn not_fuzzed(caller: &Caller) -> Check {
