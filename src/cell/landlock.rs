@@ -275,12 +275,18 @@ pub fn removes(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
     ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
 }
 
-/// Returns a ruleset for a process that reads files and lists directories beneath `directory`.
-pub fn reads(abi: u32, directory: BorrowedFd<'_>) -> Result<PreparedRules> {
+/// Returns a ruleset for a process that reads files and lists directories beneath `directories`.
+pub fn reads<'d>(
+    abi: u32,
+    directories: impl IntoIterator<Item = BorrowedFd<'d>>,
+) -> Result<PreparedRules> {
     let abi = known(abi);
-    let ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
-    let rule = PathBeneath::new(directory, AccessFs::ReadFile | AccessFs::ReadDir);
-    ruleset.add_rule(rule).map(PreparedRules).map_err(|error| errno_behind(&error))
+    let mut ruleset = empty(abi, NetworkClass::None)?.no_new_privs(false);
+    for directory in directories {
+        let rule = PathBeneath::new(directory, AccessFs::ReadFile | AccessFs::ReadDir);
+        ruleset = ruleset.add_rule(rule).map_err(|error| errno_behind(&error))?;
+    }
+    Ok(PreparedRules(ruleset))
 }
 
 /// Returns a ruleset for a process that needs no file and accepts no connection. From ABI 4 on it

@@ -83,7 +83,7 @@ pub(crate) fn confine(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     process::give_way(NICE)?;
     LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
     process::set_dumpable(Dumpable::No)?;
-    enclose(|abi| landlock::reads(abi, directory), &filter())
+    enclose(|abi| landlock::reads(abi, [directory]), &filter())
         .map_err(|StepFailed { errno, .. }| errno)
 }
 
