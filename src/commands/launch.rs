@@ -124,6 +124,7 @@ fn with(
     })?;
     // Before this process holds a log, a listener or a token.
     let watched = start_others(plans.watcher, settings.upkeep.as_deref());
+    let reader = plans.http.as_ref().and_then(HttpPlan::start_reader);
     // An operator's limit on file size must cost lines of the log, and not this process. Set after
     // the supervisor is made, whose cells have every signal as usual.
     signals::ignore_file_size_signal()
@@ -139,7 +140,7 @@ fn with(
         audit.directory().map_err(|error| CliError::new(format!("audit: {}", in_words(&error))))?;
     let streams = Streams::detect();
     // After the supervisor as well, which must hold neither the socket nor a token.
-    let http = plans.http.map(|plan| plan.open(started.listening)).transpose()?;
+    let http = plans.http.map(|plan| plan.open(started.listening, reader)).transpose()?;
     let tcp = plans.tcp.map(TcpPlan::open).transpose()?;
     let listens = http.is_some() || tcp.is_some();
     let duties = Duties { terminal: at_terminal, listens, ..Duties::default() };

@@ -31,7 +31,7 @@ use profile::Profiles;
 
 pub use import::{json, mcp_server};
 pub use server::settings::{Setting, ShownLine, ValueSource};
-pub use server::{Config, commands, exec, http, nested, projects};
+pub use server::{Config, certificates, clients, commands, exec, http, jwt, nested, projects};
 
 /// Facts of the host that configuration depends on, other than files: looked up once, by `main`, and passed in.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -313,12 +313,17 @@ fn every_value_is_shown_with_its_source() {
         "http.origins =  (default)".to_owned(),
         "http.certificate =  (default)".to_owned(),
         "http.key =  (default)".to_owned(),
+        "http.client_ca =  (default)".to_owned(),
+        "http.client_crl =  (default)".to_owned(),
         "http.sessions = 64 (default)".to_owned(),
         "http.streams = 64 (default)".to_owned(),
         "http.rate = 10 (default)".to_owned(),
         "http.pre_stop =  (default)".to_owned(),
         "http.drain = 5s (default)".to_owned(),
+        "http.token_list =  (default)".to_owned(),
         "http.tokens =  (default)".to_owned(),
+        "http.certificates =  (default)".to_owned(),
+        "http.jwt =  (default)".to_owned(),
         "secret =  (default)".to_owned(),
     ];
     let mut expected = expected.to_vec();

@@ -25,6 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
 use crate::access::Peer;
+use crate::access::certificates::PresentedCertificate;
 use crate::limits::{ListenerLimits, MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::respond::Refusal;
 
@@ -221,19 +222,28 @@ pub(crate) async fn connection<S>(
     stream.set_write_timeout(Some(setup.limits.write_time));
     let stream = Box::pin(stream);
     let Some(tls) = setup.tls.clone() else {
-        return requests(stream, peer, slot, setup).await;
+        return requests(stream, peer, None, slot, setup).await;
     };
     match tokio::time::timeout(setup.limits.head_time, tls.accept(stream)).await {
-        Ok(Ok(stream)) => requests(stream, peer, slot, setup).await,
+        Ok(Ok(stream)) => {
+            let certificate = PresentedCertificate::new(stream.get_ref().1.peer_certificates());
+            requests(stream, peer, certificate, slot, setup).await;
+        }
         Ok(Err(error)) => tracing::debug!(?peer, %error, "no TLS with a client"),
         Err(_) => tracing::debug!(?peer, "a client was too slow for TLS"),
     }
 }
 
-async fn requests<S>(stream: S, peer: Peer, slot: ConnectionSlot, setup: ConnectionSetup)
-where
+async fn requests<S>(
+    stream: S,
+    peer: Peer,
+    certificate: Option<PresentedCertificate>,
+    slot: ConnectionSlot,
+    setup: ConnectionSetup,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let certificate = certificate.map(Arc::new);
     let ConnectionSetup { router, limits, stop, .. } = setup;
     let handle = slot.handle();
     let begun = CancellationToken::new();
@@ -242,6 +252,7 @@ where
         begins.cancel();
         request.extensions_mut().insert(peer);
         request.extensions_mut().insert(handle.clone());
+        certificate.clone().map(|certificate| request.extensions_mut().insert(certificate));
         let router = router.clone();
         async move { Ok::<_, Infallible>(answered(router, request.map(Body::new)).await) }
     });

@@ -4,6 +4,7 @@
 //! unknown one.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -17,6 +18,7 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -34,6 +36,9 @@ use mcp::server::Continuity;
 const SESSION_HEADER: &str = "mcp-session-id";
 /// Header that names the revision of MCP.
 const REVISION_HEADER: &str = "mcp-protocol-version";
+
+/// Time between looks at the requests of a client that was removed.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Makes the handlers that serve clients over MCP.
 pub trait MakeHandler: Send + Sync + 'static {
@@ -147,6 +152,20 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Door<H> {
             make_handler,
             streams: Arc::new(Semaphore::new(limits.streams)),
             waiting: Arc::new(Semaphore::new(limits.requests)),
+        }
+    }
+
+    /// Ends the sessions of a client that was removed, once its requests have been answered.
+    pub(crate) async fn close(self: Arc<Self>) {
+        // Each request holds the door until its answer is sent.
+        while Arc::strong_count(&self) > 1 {
+            sleep(CLOSE_INTERVAL).await;
+        }
+        let open: Vec<_> = self.table.sessions.read().await.keys().cloned().collect();
+        for id in open {
+            if let Err(error) = self.table.close_session(&id).await {
+                tracing::debug!(%error, "a session has ended already");
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! 3. A token, or the absence of one, names the client.
 //! 4. The body is read whole, and the client has a place left.
 
-use std::collections::BTreeMap;
+use std::any::Any;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,21 +20,22 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::{Frame, SizeHint};
 use rmcp::ServerHandler;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, Span};
 
 use crate::access::browser::RequestOrigin;
-use crate::access::{AccessRules, Client, ClientRights, Peer, rights};
+use crate::access::certificates::PresentedCertificate;
+use crate::access::{AccessRules, Client, ClientRights, Credentials, Peer, rights};
 use crate::body::{BodyForm, BodyMemory, HeldBody, busy};
 use crate::connections::{ConnectionHandle, Serving};
 use crate::door::{Door, MakeHandler, is_stateless};
+use crate::doors::Doors;
 use crate::form::form_type;
 use crate::health::{self, HealthWord};
 use crate::limits::{ListenerLimits, OPERATOR_CONNECTIONS};
 use crate::respond::{Charged, Refusal, harden};
-use config::policy::Principal;
 use mcp::charge::Charge;
 use mcp::lines::Ends;
 use model::call::Correlation;
@@ -63,7 +64,7 @@ pub struct Guard<H> {
     /// Connections that serve requests of agents, and those that serve operators, which take nothing from agents.
     serving: Arc<FairShare>,
     serving_operators: Arc<FairShare>,
-    doors: BTreeMap<Principal, Arc<Door<H>>>,
+    doors: Doors<H>,
     pub(crate) ends: Ends,
     /// Tripped when the server is about to end: requests are still served, and `/health` asks for no more.
     leaving: CancellationToken,
@@ -92,16 +93,11 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let bodies = BodyMemory::new(limits.body, limits.bodies, limits.body_time);
         let for_operators = OPERATOR_CONNECTIONS.min(limits.connections / 2);
         let serving = FairShare::new(limits.connections - for_operators);
-        let door = |client: Client| {
-            bodies.register(&client);
-            if client.rights == ClientRights::Agent {
-                serving.register(&client.principal);
-            }
-            let door = Arc::new(Door::new(handlers, &client, limits, end));
-            (client.principal, door)
-        };
-        Self {
-            doors: access.clients().into_iter().map(door).collect(),
+        let made_by = Arc::clone(handlers);
+        let bounds = *limits;
+        let end = end.clone();
+        let guard = Self {
+            doors: Doors::new(move |client| Door::new(&made_by, client, &bounds, &end)),
             busy: TaskTracker::new(),
             health: {
                 let handlers = Arc::clone(handlers);
@@ -113,19 +109,42 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             access,
             ends,
             leaving,
+        };
+        guard.follow();
+        guard
+    }
+
+    /// Adapts the doors to the credentials in force: a client that has none any more has no door.
+    pub(crate) fn follow(&self) {
+        let clients = self.access.clients();
+        for client in &clients {
+            self.bodies.register(client);
+            if client.rights == ClientRights::Agent {
+                self.serving.register(&client.principal);
+            }
+        }
+        for removed in self.doors.list(&clients) {
+            tokio::spawn(removed.close());
         }
     }
 
     /// Returns the client of a request and its door.
-    fn authenticate(&self, parts: &Parts) -> Result<(Client, Arc<Door<H>>), Refusal> {
+    fn authenticate(
+        &self,
+        credentials: &Credentials,
+        parts: &Parts,
+    ) -> Result<(Client, Arc<Door<H>>), Refusal> {
         if self.ends.stop.is_cancelled() || self.ends.lost.is_cancelled() {
             return Err(busy("the server is ending"));
         }
         // Every request comes by a connection of ours, which has set its peer.
         let peer = parts.extensions.get::<Peer>().copied();
         let unknown = || Refusal::new(StatusCode::FORBIDDEN, "forbidden", "an unknown client");
-        let client = self.access.client(peer.ok_or_else(unknown)?, &parts.headers)?;
-        let door = self.doors.get(&client.principal).cloned().ok_or_else(unknown)?;
+        let peer = peer.ok_or_else(unknown)?;
+        let certificate = parts.extensions.get::<Arc<PresentedCertificate>>();
+        let certificate = certificate.map(AsRef::as_ref);
+        let client = self.access.client(credentials, peer, certificate, &parts.headers)?;
+        let door = self.doors.get(&client)?;
         Ok((client, door))
     }
 
@@ -151,7 +170,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
         let (mut parts, body) = request.into_parts();
-        let (client, door) = self.authenticate(&parts)?;
+        let credentials = self.access.credentials();
+        let (client, door) = self.authenticate(&credentials, &parts)?;
         rights::check(client.rights, &parts.method, parts.uri.path())?;
         let is_agent = client.rights == ClientRights::Agent;
         if door.has_secret() && is_agent && is_plain_call(parts.uri.path()) {
@@ -173,6 +193,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             tracing::error_span!("request", client, correlation_id = id)
         });
         id.map(|id| parts.extensions.insert(id));
+        let used = Arc::clone(&door);
         parts.extensions.insert(client);
         parts.extensions.insert(door);
         if parts.uri.path() == RUN_PATH {
@@ -186,9 +207,15 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let token = (!is_stream).then(|| self.busy.token());
         let response = next.run(request).instrument(span.unwrap_or_else(Span::none)).await;
         let response = charged(response, &held);
-        let stop = is_stream.then(|| self.ends.stop.clone());
-        let permit =
-            RequestPermit { _place: place, held, _serving: (serving, counted), _busy: token };
+        // Its client resumes a stream with the credentials that it has then.
+        let stop = is_stream.then(|| [self.ends.stop.clone(), credentials.replaced().clone()]);
+        let permit = RequestPermit {
+            _place: place,
+            held,
+            _serving: (serving, counted),
+            _busy: token,
+            _door: used,
+        };
         let mut response = response.map(|body| Body::new(AnswerBody::new(body, permit, stop)));
         response.headers_mut().extend(named);
         Ok(response)
@@ -261,14 +288,16 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
             return response;
         }
     };
-    let mut response = match (request.method(), request.uri().path(), &from) {
-        (&Method::OPTIONS, _, RequestOrigin::Listed(_)) => preflight(),
-        (&Method::GET, HEALTH_PATH, _) if guard.is_leaving() => guard.liveness(),
+    let metadata = metadata(&guard.access, &request);
+    let mut response = match (metadata, request.method(), request.uri().path(), &from) {
+        (Some(metadata), ..) => metadata,
+        (None, &Method::OPTIONS, _, RequestOrigin::Listed(_)) => preflight(),
+        (None, &Method::GET, HEALTH_PATH, _) if guard.is_leaving() => guard.liveness(),
         // A known client sees every check, others only the status: a load balancer has no token.
-        (&Method::GET, HEALTH_PATH, _) => {
+        (None, &Method::GET, HEALTH_PATH, _) => {
             guard.served(request, next).await.unwrap_or_else(|_| guard.liveness())
         }
-        _ => guard.served(request, next).await.unwrap_or_else(IntoResponse::into_response),
+        (None, ..) => guard.served(request, next).await.unwrap_or_else(IntoResponse::into_response),
     };
     harden(response.headers_mut());
     if guard.is_leaving() {
@@ -279,6 +308,13 @@ pub(crate) async fn guard<H: ServerHandler + Clone + Send + Sync + 'static>(
         allow_origin(&origin, response.headers_mut());
     }
     response
+}
+
+/// Returns the metadata of this server, if the request is for it: a client without a token learns from it where to get
+/// one.
+fn metadata(access: &AccessRules, request: &Request) -> Option<Response> {
+    let resource = access.resource.as_ref().filter(|_| request.method() == Method::GET)?;
+    resource.answer(request.uri().path())
 }
 
 /// Refuses requests that two parsers could split in different places: more than one way to end a body. Both a length
@@ -322,7 +358,7 @@ fn allow_origin(origin: &str, headers: &mut HeaderMap) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     }
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
-    let exposed = HeaderValue::from_static("mcp-session-id");
+    let exposed = HeaderValue::from_static("mcp-session-id, www-authenticate");
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     let cross = HeaderValue::from_static("cross-origin");
     headers.insert("cross-origin-resource-policy", cross);
@@ -335,13 +371,17 @@ struct RequestPermit {
     /// Marks the request as served in the count of the server and in that of its connection.
     _serving: (fair::Share, Option<Serving>),
     _busy: Option<TaskTrackerToken>,
+    _door: Arc<dyn Any + Send + Sync>,
 }
+
+/// Resolves when a stream is to end.
+type StreamEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body of an answer, which holds the request's resources until it is sent. A stream ends when the server does.
 struct AnswerBody {
     body: Body,
     permit: Option<RequestPermit>,
-    stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    stop: Option<StreamEnd>,
     /// True if the whole body is charged, or small.
     is_measured: bool,
     /// Bytes charged for one frame: the size of the largest so far.
@@ -349,8 +389,16 @@ struct AnswerBody {
 }
 
 impl AnswerBody {
-    fn new(body: Body, permit: RequestPermit, stop: Option<CancellationToken>) -> Self {
-        let stop = stop.map(|stop| Box::pin(stop.cancelled_owned()));
+    /// `stop` are the tokens of which the first that is tripped ends a stream.
+    fn new(body: Body, permit: RequestPermit, stop: Option<[CancellationToken; 2]>) -> Self {
+        let stop = stop.map(|[ending, replaced]| -> StreamEnd {
+            Box::pin(async move {
+                tokio::select! {
+                    () = ending.cancelled() => {}
+                    () = replaced.cancelled() => {}
+                }
+            })
+        });
         let is_measured = body.size_hint().exact().is_some();
         Self { body, permit: Some(permit), stop, is_measured, charged: 0 }
     }
@@ -417,7 +465,8 @@ mod tests {
     use super::*;
     use crate::access::browser::{ListenerReach, ServedNames};
     use crate::access::tokens::Token;
-    use crate::access::{Standing, WithoutToken};
+    use crate::access::{CredentialStore, Standing, WithoutToken};
+    use config::policy::Principal;
     use mcp::server::Continuity;
 
     fn agent() -> Client {
@@ -439,7 +488,13 @@ mod tests {
         let places = Arc::new(Semaphore::new(1));
         let place = Arc::clone(&places).try_acquire_owned().expect("it is free");
         let serving = FairShare::new(1).take(&agent().principal, 1).expect("it is free");
-        let permit = RequestPermit { _place: place, held, _serving: (serving, None), _busy: None };
+        let permit = RequestPermit {
+            _place: place,
+            held,
+            _serving: (serving, None),
+            _busy: None,
+            _door: Arc::new(()),
+        };
         let mut body = AnswerBody::new(Body::from(vec![b'x'; 4096]), permit, None);
         let first = body.frame().await.expect("a frame").expect("no error");
         assert_eq!(first.into_data().map(|data| data.len()).ok(), Some(4096));
@@ -481,6 +536,7 @@ mod tests {
                 held: read.expect("it is small"),
                 _serving: (serving, None),
                 _busy: None,
+                _door: Arc::new(()),
             };
             AnswerBody::new(Body::new(body), permit, None)
         };
@@ -535,7 +591,8 @@ mod tests {
         let tokens = vec![token("a", ClientRights::Agent), token("ops", ClientRights::Operator)];
         let names =
             ServedNames { reach: ListenerReach::Socket, hosts: Vec::new(), origins: Vec::new() };
-        let access = AccessRules::new(names, tokens, WithoutToken::Refused);
+        let store = CredentialStore::new(Credentials::new(tokens, None, None, None));
+        let access = AccessRules::new(names, &store, WithoutToken::Refused);
         let handlers = Arc::new(Seen::default());
         let limits = ListenerLimits::default();
         let leaving = CancellationToken::new();

@@ -13,6 +13,7 @@ pub mod access;
 pub mod body;
 pub mod connections;
 pub mod door;
+mod doors;
 mod events;
 mod form;
 pub mod guard;

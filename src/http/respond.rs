@@ -18,6 +18,8 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// Time after which the client may ask again.
     pub(crate) retry_after: Option<Duration>,
+    /// Value of `WWW-Authenticate`.
+    pub(crate) challenge: Option<HeaderValue>,
 }
 
 /// Body of an answer to a request that is not served.
@@ -35,7 +37,7 @@ impl Refusal {
     pub(crate) fn new(status: StatusCode, error: &'static str, message: impl Into<String>) -> Self {
         // The message may quote the request.
         let message = harmless(&message.into()).into_owned();
-        Self { status, error, message, retry_after: None }
+        Self { status, error, message, retry_after: None, challenge: None }
     }
 
     pub(crate) fn after(mut self, seconds: u64) -> Self {
@@ -57,9 +59,8 @@ impl IntoResponse for Refusal {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        if self.status == StatusCode::UNAUTHORIZED {
-            let scheme = HeaderValue::from_static("Bearer realm=\"cofferdam\"");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        if let Some(challenge) = self.challenge {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
     }

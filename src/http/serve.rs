@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http_body_util::BodyExt;
 use rmcp::ServerHandler;
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -51,7 +50,6 @@ pub struct Front<M> {
     pub handlers: M,
     pub access: AccessRules,
     pub listener: Listener,
-    pub tls: Option<Arc<ServerConfig>>,
     pub limits: ListenerLimits,
 }
 
@@ -61,7 +59,7 @@ pub struct Front<M> {
 /// # Errors
 /// A socket that cannot be listened to.
 pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()> {
-    let Front { handlers, access, listener, tls, limits } = front;
+    let Front { handlers, access, listener, limits } = front;
     let end = CancellationToken::new();
     let handlers = Arc::new(handlers);
     let (leaving, ends, _later) = after_pre_stop(ends, limits.pre_stop);
@@ -85,21 +83,17 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         .layer(middleware::from_fn_with_state(Arc::clone(&guarded), guard::<M::Handler>));
     let all = TaskTracker::new();
     let acceptor = Acceptor {
-        setup: ConnectionSetup {
-            router,
-            tls: tls.map(TlsAcceptor::from),
-            limits,
-            stop: ends.stop.clone(),
-        },
+        setup: ConnectionSetup { router, tls: None, limits, stop: ends.stop.clone() },
         connections: Arc::new(Connections::new(limits.connections)),
         all: all.clone(),
         throttle: LogThrottle::default(),
         until,
         lost: ends.lost.clone(),
     };
+    let _following = AbortOnDropHandle::new(tokio::spawn(follow(Arc::clone(&guarded))));
     match listener {
         Listener::Tcp(listener) => acceptor.tcp(listener, &guarded).await?,
-        Listener::Unix { socket, owner } => acceptor.unix(socket, owner).await?,
+        Listener::Unix { socket, owner } => acceptor.unix(socket, owner, &guarded).await?,
     }
     ends.ending().await;
     guarded.busy.close();
@@ -114,6 +108,14 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
         tracing::warn!("connections are closed: a client did not take its answer");
     }
     Ok(())
+}
+
+/// Adapts the doors each time that the credentials are replaced.
+async fn follow<H: ServerHandler + Clone + Send + Sync + 'static>(guard: Arc<Guard<H>>) {
+    let mut changes = guard.access.changes();
+    while changes.changed().await.is_ok() {
+        guard.follow();
+    }
 }
 
 /// Returns a token that is cancelled at a signal to end, and the ends of a server that continues for `pre_stop` after
@@ -187,14 +189,19 @@ impl Acceptor {
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "small answers may be slow");
                     }
-                    self.begin(stream, Peer::Address(from));
+                    self.begin(stream, Peer::Address(from), guard);
                 }
                 Err(error) => pause(&error).await,
             }
         }
     }
 
-    async fn unix(&self, listener: std::os::unix::net::UnixListener, owner: u32) -> io::Result<()> {
+    async fn unix<H>(
+        &self,
+        listener: std::os::unix::net::UnixListener,
+        owner: u32,
+        guard: &Guard<H>,
+    ) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         loop {
@@ -206,7 +213,7 @@ impl Acceptor {
                 // The socket's mode says the same; a descriptor may have been handed on.
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) if peer.uid() == owner || peer.uid() == 0 => {
-                        self.begin(stream, Peer::Owner);
+                        self.begin(stream, Peer::Owner, guard);
                     }
                     Ok(peer) => tracing::warn!(uid = peer.uid(), "a user who is not allowed"),
                     Err(error) => tracing::warn!(%error, "the user of a client is unknown"),
@@ -224,7 +231,7 @@ impl Acceptor {
         }
     }
 
-    fn begin<S>(&self, stream: S, peer: Peer)
+    fn begin<S, H>(&self, stream: S, peer: Peer, guard: &Guard<H>)
     where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
     {
@@ -234,7 +241,9 @@ impl Acceptor {
             }
             return;
         };
-        self.all.spawn(connections::connection(stream, peer, slot, self.setup.clone()));
+        let tls = guard.access.credentials().tls.clone().map(TlsAcceptor::from);
+        let setup = ConnectionSetup { tls, ..self.setup.clone() };
+        self.all.spawn(connections::connection(stream, peer, slot, setup));
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use config::policy::Principal;
 use http::access::browser::{ListenerReach, ServedNames};
-use http::access::{AccessRules, WithoutToken};
+use http::access::{AccessRules, CredentialStore, Credentials, WithoutToken};
 use http::door::MakeHandler;
 use http::serve::{Front, Listener, serve};
 use mcp::lines::Ends;
@@ -539,11 +539,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let without_token = WithoutToken::One(Principal::named("suite"));
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("http://{}/mcp", listener.local_addr()?);
+    let store = CredentialStore::new(Credentials::default());
     let front = Front {
         handlers: Suite(broadcast::channel(64).0),
-        access: AccessRules::new(names, Vec::new(), without_token),
+        access: AccessRules::new(names, &store, without_token),
         listener: Listener::Tcp(listener),
-        tls: None,
         limits: http::ListenerLimits::default(),
     };
     serve(front, Ends::default()).await?;

@@ -5,6 +5,7 @@ use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use crate::commands::serve::listener;
 use config::Loaded;
+use config::clients::client_fault;
 use config::policy::flags::DeclaredCommand;
 use config::policy::hooks::HookPoint;
 use config::policy::tools;
@@ -132,11 +133,13 @@ pub(crate) fn check_clients(loaded: &Loaded) -> Result<(), CliError> {
 
 /// Checks that there is a client of this name. Errors start with `context`.
 pub(crate) fn check_client(loaded: &Loaded, client: &str, context: &str) -> Result<(), CliError> {
-    let tokens = loaded.config.http.tokens.value.iter().map(|token| token.client.as_str());
+    let http = &loaded.config.http;
     let local = Principal::local();
-    let known: Vec<&str> =
-        [local.name(), listener::CLIENT, http::tcp::CLIENT].into_iter().chain(tokens).collect();
-    if known.contains(&client) {
+    let known = [local.name(), listener::CLIENT, http::tcp::CLIENT];
+    let known: Vec<&str> = known.into_iter().chain(http.clients()).collect();
+    // A list of tokens may have other clients each time that it is read.
+    let is_possible = http.token_list.value.is_some() && client_fault(client).is_none();
+    if known.contains(&client) || is_possible {
         return Ok(());
     }
     let error =

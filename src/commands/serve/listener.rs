@@ -9,26 +9,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use ipnet::IpNet;
 use nix::sys::stat::{Mode, umask};
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::credentials::{CredentialSettings, token};
 use super::endpoint::{Endpoint, bad, endpoint};
+use super::file_reader::{self, FileKind, ListenerFile};
 use super::handed_socket::{self, HANDOVER_TIME};
+use super::reload::{self, Reload};
 use crate::commands::error::CliError;
 use config::HostContext;
-use config::http::{HttpSettings, TokenSetting, net, secret};
+use config::http::{HttpSettings, net};
 use config::json::JsonNetwork;
 use config::policy::Principal;
 use http::access::browser::{ListenerReach, ServedNames};
+use http::access::resource::Resource;
 use http::access::tokens::Token;
-use http::access::{AccessRules, ClientRights, WithoutToken};
+use http::access::{AccessRules, CredentialStore, WithoutToken};
 use http::serve::Listener;
 use http::tcp::LineListener;
 use http::{LastAccept, ListenerLimits, OwnMemory};
@@ -79,13 +79,11 @@ pub struct HttpPlan {
     handed: Option<OwnedFd>,
     names: ServedNames,
     allowed: Vec<IpNet>,
-    tokens: Vec<TokenSetting>,
-    /// Token from the environment. Only its hash is kept, since the supervisor and its cells are cloned later.
-    from_environment: Option<Token>,
+    /// Of a token from the environment only the hash is kept, since the supervisor and its cells are cloned later.
+    credentials: CredentialSettings,
     /// File of a token to generate, if one is needed and no token is configured.
     generated: Option<PathBuf>,
     without_token: WithoutToken,
-    tls: Option<(PathBuf, PathBuf)>,
     limits: ListenerLimits,
     run_root: Option<String>,
 }
@@ -152,8 +150,9 @@ impl TcpPlan {
 pub struct Opened {
     pub access: AccessRules,
     pub listener: Listener,
-    pub tls: Option<Arc<ServerConfig>>,
     pub limits: ListenerLimits,
+    /// Taken by the task that waits for SIGHUP.
+    pub reload: Option<Reload>,
     /// Reader of this process's memory; `None` without a `/proc`.
     pub memory: Option<OwnMemory>,
     pub run_root: Option<String>,
@@ -182,10 +181,9 @@ impl HttpPlan {
             (endpoint(address)?, None)
         };
         let proxy = flags.behind_proxy.as_deref().map(proxy).transpose()?;
-        let from_environment = from_environment()?;
-        // A token of the operator is not for agents.
-        let for_agents = settings.tokens.value.iter().any(|token| !token.operator);
-        let has_token = from_environment.is_some() || for_agents;
+        let kept = Vec::from_iter(from_environment()?);
+        let credentials = CredentialSettings::new(settings, kept);
+        let has_token = credentials.admit_agents();
         let reach = match &endpoint {
             Endpoint::Unix(_) => ListenerReach::Socket,
             Endpoint::Tcp(at) if at.ip().is_loopback() && proxy.is_none() => {
@@ -193,9 +191,8 @@ impl HttpPlan {
             }
             Endpoint::Tcp(_) => ListenerReach::Network,
         };
-        let tls = settings.certificate.value.clone().zip(settings.key.value.clone());
         if reach == ListenerReach::Network {
-            check_network(&endpoint, has_token, tls.is_some() || proxy.is_some())?;
+            check_network(&endpoint, has_token, credentials.has_tls() || proxy.is_some())?;
         }
         let needs_token = has_token || grants() == HostGrants::Some;
         let (without_token, generated) = match reach {
@@ -231,11 +228,9 @@ impl HttpPlan {
                 origins: settings.origins.value.iter().cloned().collect(),
             },
             allowed: proxy.map_or_else(|| settings.allowed.value.clone(), |proxy| vec![proxy]),
-            tokens: settings.tokens.value.clone(),
-            from_environment,
+            credentials,
             generated,
             without_token,
-            tls,
             limits,
             run_root: run_root(flags.workdir.as_deref())?,
         }))
@@ -246,20 +241,43 @@ impl HttpPlan {
         self.handed.take()
     }
 
+    /// Starts the process that reads the files of the listener again, if there are any. It must not hold a socket or a
+    /// secret. Without it, the files are read once.
+    pub fn start_reader(&self) -> Option<OwnedFd> {
+        let files = self.credentials.files();
+        let started = (!files.is_empty()).then(|| file_reader::start(&files))?;
+        started.inspect_err(|errno| tracing::warn!("http: files are not read again: {errno}")).ok()
+    }
+
     /// Binds the socket, unless it was `handed` over, and reads the secrets; prints the server's address on standard
-    /// error.
+    /// error. `reader` is the link to the process that reads them again.
     ///
     /// # Errors
     /// The file or the address, with the reason.
-    pub fn open(self, handed: Option<OwnedFd>) -> Result<Opened, CliError> {
+    pub fn open(
+        mut self,
+        handed: Option<OwnedFd>,
+        reader: Option<OwnedFd>,
+    ) -> Result<Opened, CliError> {
         random()?;
-        let tls = self.tls.as_ref().map(|(certificate, key)| tls(certificate, key)).transpose()?;
-        let tokens = self.secrets()?;
+        // The signal can come as soon as the address is printed, and waits for its handler.
+        if reload::is_reload() {
+            reload::hangup().thread_block().map_err(|errno| bad(&in_words(&errno.into())))?;
+        }
+        let host = HostContext::of_this_process();
+        if let Some(path) = &self.generated {
+            generate_token(path)?;
+            let file = ListenerFile { path: path.clone(), kind: FileKind::Secret };
+            let secret = file.read(&host);
+            let secret = secret.map_err(|error| CliError::new(format!("http: token: {error}")))?;
+            self.credentials.kept.push(token(&secret, CLIENT, &path.display().to_string())?);
+        }
+        let credentials = self.credentials.load(&mut |file| file.read(&host))?;
         let listener = match handed {
             Some(socket) => self.endpoint.handed_listener(socket),
             None => self.endpoint.listener()?,
         };
-        let scheme = if tls.is_some() { "https" } else { "http" };
+        let scheme = if self.credentials.has_tls() { "https" } else { "http" };
         match (&listener, &self.endpoint) {
             (Listener::Tcp(socket), _) => {
                 let at = socket.local_addr().map_err(|error| bad(&in_words(&error)))?;
@@ -274,31 +292,14 @@ impl HttpPlan {
             eprintln!("cofferdam: clients need the token in {}", path.display());
         }
         let Self { names, allowed, without_token, limits, run_root, .. } = self;
-        let access = AccessRules { allowed, ..AccessRules::new(names, tokens, without_token) };
+        let resource = self.credentials.jwt().and_then(Resource::new);
+        let store = CredentialStore::new(credentials);
+        let mut access = AccessRules::new(names, &store, without_token);
+        access.allowed = allowed;
+        access.resource = resource;
+        let reload = Reload { settings: self.credentials, store, reader };
         let memory = OwnMemory::open().ok();
-        Ok(Opened { access, listener, tls, limits, memory, run_root })
-    }
-
-    fn secrets(&self) -> Result<Vec<Token>, CliError> {
-        let host = HostContext::of_this_process();
-        let read = |path: &Path| {
-            secret(path, &host).map_err(|error| CliError::new(format!("http: token: {error}")))
-        };
-        let mut tokens = Vec::new();
-        for TokenSetting { client, file, operator } in &self.tokens {
-            let mut token = token(&read(file)?, client, &file.display().to_string())?;
-            if *operator {
-                token.rights = ClientRights::Operator;
-            }
-            tokens.push(token);
-        }
-        tokens.extend(self.from_environment.clone());
-        if let Some(path) = &self.generated {
-            generate_token(path)?;
-            tokens.push(token(&read(path)?, CLIENT, &path.display().to_string())?);
-        }
-        distinct(&tokens)?;
-        Ok(tokens)
+        Ok(Opened { access, listener, limits, reload: Some(reload), memory, run_root })
     }
 }
 
@@ -343,13 +344,6 @@ fn check_network(at: &Endpoint, has_token: bool, is_private: bool) -> Result<(),
     Ok(())
 }
 
-fn token(secret: &str, client: &str, origin: &str) -> Result<Token, CliError> {
-    Token::new(secret.trim(), Principal::named(client)).map_err(|fault| {
-        CliError::new(format!("http: {origin}: {fault}"))
-            .with_hint("make one: openssl rand -hex 32")
-    })
-}
-
 /// Reads the token of the environment, if one is set, and overwrites its text in memory.
 fn from_environment() -> Result<Option<Token>, CliError> {
     let Some(mut text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else {
@@ -360,23 +354,6 @@ fn from_environment() -> Result<Option<Token>, CliError> {
     bytes.fill(0);
     std::hint::black_box(&bytes);
     hashed.map(Some)
-}
-
-/// Checks that no two clients have the same token: requests of one would count as the other's.
-fn distinct(tokens: &[Token]) -> Result<(), CliError> {
-    for (index, token) in tokens.iter().enumerate() {
-        let others = tokens
-            .iter()
-            .skip(index + 1)
-            .filter(|other| other.principal != token.principal || other.rights != token.rights);
-        if let Some(other) = others.into_iter().find(|other| other.is_same_as(token)) {
-            let first = token.principal.name();
-            let second = other.principal.name();
-            let message = format!("http: clients `{first}` and `{second}` have the same token");
-            return Err(CliError::new(message).with_hint("make another one: openssl rand -hex 32"));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the file of a generated token.
@@ -395,9 +372,8 @@ pub(crate) fn files(flags: &HttpFlags, settings: &HttpSettings) -> Vec<PathBuf> 
     if flags.http.is_none() {
         return Vec::new();
     }
-    let configured = settings.tokens.value.iter().map(|token| token.file.clone());
-    let tls = [&settings.certificate.value, &settings.key.value].into_iter().flatten().cloned();
-    configured.chain(tls).chain(token_file().ok()).collect()
+    let configured = CredentialSettings::new(settings, Vec::new()).files();
+    configured.into_iter().map(|file| file.path).chain(token_file().ok()).collect()
 }
 
 /// Generates the token, unless there is one: clients use it across starts.
@@ -469,25 +445,6 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path);
     umask(before);
     listener
-}
-
-fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CliError> {
-    let failed = |path: &Path, error: &dyn std::fmt::Display| {
-        CliError::new(format!("http: {}: {error}", path.display()))
-    };
-    let host = HostContext::of_this_process();
-    let chain = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| failed(certificate, &error))?;
-    let text = secret(key, &host).map_err(|error| failed(key, &error))?;
-    let private =
-        PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| failed(key, &error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
-        .map_err(|error| failed(certificate, &error))?;
-    Ok(Arc::new(config))
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! `cofferdam serve`: MCP on standard input and output.
 
 pub mod arguments;
+mod credentials;
 mod endpoint;
 pub mod exec_options;
+pub(super) mod file_reader;
 pub(super) mod handed_socket;
 pub mod listener;
 mod metrics;
+mod reload;
 pub(super) mod served_project;
 
 use std::io::IsTerminal;
@@ -104,10 +107,16 @@ pub fn main(
             Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
         let executor = Arc::new(executor);
         let supervisor = link.clone();
-        let signals = [
+        let mut signals = vec![
             tokio::spawn(metrics::at_signal(link.clone(), Arc::clone(&executor))),
             tokio::spawn(metrics::reset_at_signal(Arc::clone(&executor))),
         ];
+        let mut http = http;
+        let reload = http.as_mut().and_then(|opened| opened.reload.take());
+        // The hangup of its terminal ends a server.
+        if let Some(reload) = reload.filter(|_| reload::is_reload()) {
+            signals.push(tokio::spawn(reload::at_signal(reload)));
+        }
         let following = follow(&offer, watched);
         let gone = async move {
             // Each call reports a supervisor that failed to start, with the remedy.
@@ -265,11 +274,11 @@ fn lines_door(
 
 #[inline(never)]
 fn http_door(opened: Opened, executor: Arc<Executor>, offer: Offer, ends: &Ends) -> Door {
-    let Opened { access, listener, tls, limits, memory, run_root } = opened;
+    let Opened { access, listener, limits, memory, run_root, reload: _ } = opened;
     let secret = RemoteSecret::from_offer(&offer).map(Arc::new);
     let kill = ends.kill.clone();
     let handlers = Scopes { executor, offer, secret, kill, memory, run_root };
-    let front = Front { handlers, access, listener, tls, limits };
+    let front = Front { handlers, access, listener, limits };
     let served = http::serve::serve(front, ends.clone());
     Box::pin(async { served.await.map_err(ServeError::Listener) })
 }

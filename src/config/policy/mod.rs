@@ -34,23 +34,39 @@ pub use rules::{Effect, Rule};
 
 /// Client on whose behalf a call is made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Principal(String);
+pub struct Principal {
+    name: String,
+    /// Name in rules, where it differs from `name`.
+    ruled_as: Option<String>,
+}
 
 impl Principal {
     /// Returns the single client of a server on standard input and output.
     #[must_use]
     pub fn local() -> Self {
-        Self("local".to_owned())
+        Self::named("local")
     }
 
     /// Returns a client with a name that the operator chose.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        Self(name.into())
+        Self { name: name.into(), ruled_as: None }
+    }
+
+    /// Returns one of several subjects to which the rules for `client` apply. They share nothing else. A client's name
+    /// has no slash, so `CLIENT/SUBJECT` names one subject only.
+    #[must_use]
+    pub fn subject(client: &str, subject: &str) -> Self {
+        Self { name: format!("{client}/{subject}"), ruled_as: Some(client.to_owned()) }
     }
 
     pub fn name(&self) -> &str {
-        &self.0
+        &self.name
+    }
+
+    /// Returns the name by which rules are about this client.
+    pub(crate) fn ruled_as(&self) -> &str {
+        self.ruled_as.as_deref().unwrap_or(&self.name)
     }
 }
 
@@ -256,7 +272,7 @@ impl Policy {
     /// Returns the policy for one client: without the rules for other clients.
     #[must_use]
     pub fn for_client(&self, client: &Principal) -> Self {
-        let rules = self.rules.iter().filter(|rule| rule.is_about(client.name()));
+        let rules = self.rules.iter().filter(|rule| rule.is_about(client.ruled_as()));
         Self { rules: rules.cloned().collect(), commands: Arc::clone(&self.commands) }
     }
 
@@ -317,7 +333,7 @@ impl Policy {
     fn refused_command(&self, principal: &Principal, call: &Call) -> Option<Denial> {
         let is_about = |rule: &&Rule| {
             !rule.commands.is_empty()
-                && rule.is_about(principal.name())
+                && rule.is_about(principal.ruled_as())
                 && (rule.matches(&call.tool) || rule.matches(ruled_by(&call.tool)))
         };
         let mut rules = self.rules.iter().filter(is_about).peekable();
@@ -394,7 +410,7 @@ impl Policy {
         let denies = |rule: &&Rule| rule.matches(tool) && rule.effect == Effect::Deny;
         // A rule that denies some commands says nothing about the tool: `refused_command` asks it.
         let is_about = |rule: &&Rule| {
-            client.is_none_or(|client| rule.is_about(client.name()))
+            client.is_none_or(|client| rule.is_about(client.ruled_as()))
                 && (rule.effect != Effect::Deny || rule.commands.is_empty())
         };
         let rules = || self.rules.iter().filter(is_about);

@@ -8,12 +8,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 use toml::Spanned;
 
+use super::certificates::CertificateNames;
+use super::clients::checked_client;
+use super::jwt::JwtValue;
 use super::settings::{
     AbsolutePath, AnyTime, CountValue, File, Kind, NamesValue, Optional, settings,
 };
 use crate::document::{Item, Read, ReadError, text};
 use crate::{ConfigError, HostContext, directory};
-use model::profile::name::is_dashed_word;
 
 settings! {
 /// Values of `[http]`, each with where it came from.
@@ -44,6 +46,17 @@ pub struct HttpSettings {
         ///
         /// Default: no TLS. Example: `"/etc/cofferdam/tls.key"`.
         key: Optional<AbsolutePath> = None,
+        /// Absolute path of the certificates, in PEM format, of the authorities whose client
+        /// certificates are accepted. Needs `certificate` and `certificates`.
+        ///
+        /// Default: no client certificates. Example: `"/etc/cofferdam/clients-ca.pem"`.
+        client_ca: Optional<AbsolutePath> = None,
+        /// Absolute path of revocation lists in PEM format, one for each authority. A certificate
+        /// that no list is about is refused, and so is each certificate once its list is out of
+        /// date. Needs `client_ca`.
+        ///
+        /// Default: no certificate is revoked. Example: `"/etc/cofferdam/clients-crl.pem"`.
+        client_crl: Optional<AbsolutePath> = None,
         /// Maximum number of MCP sessions of one client.
         ///
         /// Default: `64`. Example: `8`.
@@ -67,8 +80,18 @@ pub struct HttpSettings {
         ///
         /// Default: `"5s"`. Example: `"30s"`.
         drain: AnyTime = Duration::from_secs(5),
+        /// Absolute path of a file with a token of each client, one a line: `CLIENT TOKEN`, or
+        /// `CLIENT TOKEN operator` for a token of the operator. Other users must not be able to read
+        /// it. SIGHUP has it read again.
+        ///
+        /// Default: no file. Example: `"/etc/cofferdam/tokens"`.
+        token_list: Optional<AbsolutePath> = None,
         /// Bearer tokens of clients.
         tokens: Tokens = Vec::new(),
+        /// Clients that are known by a certificate.
+        certificates: CertificateNames = Vec::new(),
+        /// Access tokens of an authorization server (JSON Web Tokens).
+        jwt: Optional<JwtValue> = None,
     }
 }
 }
@@ -100,14 +123,31 @@ table! {
 }
 
 impl HttpSettings {
-    /// Checks that there are both parts of TLS, or neither.
+    /// Checks that settings are present which others need.
     pub(super) fn check(&self, file: File<'_>) -> Result<(), ReadError> {
-        match (file.value("http", "certificate"), file.value("http", "key")) {
-            (Some(alone), None) | (None, Some(alone)) => {
-                Err(alone.error("`certificate` and `key` belong together"))
-            }
+        let value = |key| file.value("http", key);
+        let together = |one, other, message: &str| match (value(one), value(other)) {
+            (Some(alone), None) | (None, Some(alone)) => Err(alone.error(message)),
             (Some(_), Some(_)) | (None, None) => Ok(()),
-        }
+        };
+        let needs = |one, other, message: &str| match (value(one), value(other)) {
+            (Some(alone), None) => Err(alone.error(message)),
+            (Some(_), Some(_)) | (None, _) => Ok(()),
+        };
+        together("certificate", "key", "`certificate` and `key` belong together")?;
+        together("client_ca", "certificates", "`client_ca` and `certificates` belong together")?;
+        needs("client_ca", "certificate", "client certificates need TLS: `certificate` and `key`")?;
+        needs("client_crl", "client_ca", "a revocation list needs `client_ca`")
+    }
+
+    /// Returns the clients that credentials of this configuration stand for. A file of
+    /// `token_list` can have others.
+    pub fn clients(&self) -> impl Iterator<Item = &str> {
+        let tokens = self.tokens.value.iter().map(|token| token.client.as_str());
+        let certificates = self.certificates.value.iter();
+        let certificates = certificates.map(|certificate| certificate.client.as_str());
+        let jwt = self.jwt.value.iter().flat_map(|jwt| &jwt.clients);
+        tokens.chain(certificates).chain(jwt.map(|scope| scope.client.as_str()))
     }
 }
 
@@ -175,18 +215,11 @@ impl Kind for Tokens {
 
 fn token(item: Item<'_>) -> Result<TokenSetting, ReadError> {
     let WrittenToken { client, file, operator } = WrittenToken::read(item)?;
-    if !is_dashed_word(client.get_ref(), 32) {
-        let what = "a client's name is lower-case letters, digits and dashes, at most 32";
-        return Err(ReadError::new(client.span(), what));
-    }
-    if ["local", "http", "tcp"].contains(&client.get_ref().as_str()) {
-        let what = "this name is that of clients without a token of their own";
-        return Err(ReadError::new(client.span(), what));
-    }
+    let client = checked_client(client)?;
     if !file.get_ref().is_absolute() {
         return Err(ReadError::new(file.span(), "a path must be absolute"));
     }
-    Ok(TokenSetting { client: client.into_inner(), file: file.into_inner(), operator })
+    Ok(TokenSetting { client, file: file.into_inner(), operator })
 }
 
 /// Reads a file that holds a secret: this user's or root's, and readable by no other user.
@@ -195,6 +228,14 @@ fn token(item: Item<'_>) -> Result<TokenSetting, ReadError> {
 /// A file that cannot be read, or that others can read or write.
 pub fn secret(path: &Path, host: &HostContext) -> Result<String, ConfigError> {
     directory::secret(path, host.euid).map(|document| document.text.into_owned())
+}
+
+/// Reads a file that decides who is a client: this user's or root's, and writable by no other user.
+///
+/// # Errors
+/// A file that cannot be read, or that others can write.
+pub fn trusted(path: &Path, host: &HostContext) -> Result<String, ConfigError> {
+    directory::single(path, host.euid).map(|document| document.text.into_owned())
 }
 
 #[cfg(test)]
@@ -227,6 +268,13 @@ mod tests {
             ("[http]\nallowed = [\"10.0.0.0/33\"]", "neither an address nor a subnet"),
             ("[http]\ncertificate = \"/c\"", "belong together"),
             ("[http]\nkey = \"k\"\ncertificate = \"/c\"", "must be absolute"),
+            ("[http]\nclient_ca = \"/c\"", "`client_ca` and `certificates` belong together"),
+            (
+                "[http]\nclient_ca = \"/c\"\n[[http.certificates]]\nclient = \"a\"\nname = \"a.example\"",
+                "need TLS",
+            ),
+            ("[http]\nclient_crl = \"/c\"", "needs `client_ca`"),
+            ("[http]\ntoken_list = \"t\"", "must be absolute"),
             ("[http]\nsessions = 0", "above zero"),
             ("[[http.tokens]]\nclient = \"A\"\nfile = \"/t\"", "lower-case"),
             ("[[http.tokens]]\nclient = \"local\"\nfile = \"/t\"", "without a token"),

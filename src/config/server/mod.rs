@@ -1,8 +1,11 @@
 //! `cofferdam.toml`: every value of the server, each with where it came from.
 
+pub mod certificates;
+pub mod clients;
 pub mod commands;
 pub mod exec;
 pub mod http;
+pub mod jwt;
 pub mod nested;
 pub mod projects;
 mod secrets;

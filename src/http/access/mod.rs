@@ -1,19 +1,32 @@
 //! Finds the client of a request, and decides whether its sender may connect.
 
 pub mod browser;
+pub mod certificates;
 mod failures;
+mod json;
+pub mod jwt;
+pub mod keys;
+pub mod resource;
 pub(crate) mod rights;
 pub mod tokens;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::http::{HeaderMap, StatusCode, header};
 use ipnet::IpNet;
+use rustls::ServerConfig;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::respond::Refusal;
 use browser::ServedNames;
+use certificates::{CertificateClients, CertificateFault, PresentedCertificate};
 use config::policy::Principal;
 use failures::Failures;
+use jwt::{JwtVerifier, TokenFault};
+use resource::{Challenge, Resource, challenge};
 pub use rights::ClientRights;
 use tokens::Token;
 
@@ -65,25 +78,107 @@ pub enum Standing {
     Anonymous,
 }
 
+/// Credentials of all clients, as the files of the configuration have them.
+#[derive(Debug, Default)]
+pub struct Credentials {
+    tokens: Vec<Token>,
+    jwt: Option<JwtVerifier>,
+    certificates: Option<CertificateClients>,
+    /// Settings of TLS for new connections.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// Tripped when other credentials take the place of these.
+    replaced: CancellationToken,
+}
+
+impl Credentials {
+    pub fn new(
+        tokens: Vec<Token>,
+        jwt: Option<JwtVerifier>,
+        certificates: Option<CertificateClients>,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Self {
+        Self { tokens, jwt, certificates, tls, replaced: CancellationToken::new() }
+    }
+
+    /// Returns every client that has a token or a certificate. Subjects of an authorization server are not known
+    /// before they come.
+    fn clients(&self) -> Vec<Client> {
+        let certificates = self.certificates.iter().flat_map(CertificateClients::clients);
+        let certificates = certificates.map(|(principal, rights)| Client {
+            principal,
+            standing: Standing::Known,
+            rights,
+        });
+        self.tokens.iter().map(of_token).chain(certificates).collect()
+    }
+
+    /// Returns a token that is tripped when other credentials take the place of these.
+    pub(crate) fn replaced(&self) -> &CancellationToken {
+        &self.replaced
+    }
+}
+
+/// Credentials that can be replaced while they are used.
+#[derive(Debug)]
+pub struct CredentialStore(watch::Sender<Arc<Credentials>>);
+
+impl CredentialStore {
+    pub fn new(credentials: Credentials) -> Self {
+        Self(watch::Sender::new(Arc::new(credentials)))
+    }
+
+    /// Replaces the credentials. A request that was admitted by the earlier ones is served to its end.
+    pub fn replace(&self, credentials: Credentials) {
+        self.0.send_replace(Arc::new(credentials)).replaced.cancel();
+    }
+
+    pub(crate) fn reader(&self) -> watch::Receiver<Arc<Credentials>> {
+        self.0.subscribe()
+    }
+}
+
 /// Rules of access.
 #[derive(Debug)]
 pub struct AccessRules {
     pub names: ServedNames,
-    pub tokens: Vec<Token>,
+    credentials: watch::Receiver<Arc<Credentials>>,
     pub without_token: WithoutToken,
     /// Addresses that may connect; all if it is empty.
     pub allowed: Vec<IpNet>,
     pub failures: Failures,
+    /// Metadata for clients that look for an authorization server.
+    pub resource: Option<Resource>,
 }
 
 impl AccessRules {
-    pub fn new(names: ServedNames, tokens: Vec<Token>, without_token: WithoutToken) -> Self {
-        Self { names, tokens, without_token, allowed: Vec::new(), failures: Failures::default() }
+    pub fn new(
+        names: ServedNames,
+        credentials: &CredentialStore,
+        without_token: WithoutToken,
+    ) -> Self {
+        Self {
+            names,
+            credentials: credentials.reader(),
+            without_token,
+            allowed: Vec::new(),
+            failures: Failures::default(),
+            resource: None,
+        }
     }
 
-    /// Returns every client that requests can belong to.
+    /// Returns the credentials in force.
+    pub(crate) fn credentials(&self) -> Arc<Credentials> {
+        Arc::clone(&self.credentials.borrow())
+    }
+
+    /// Returns a reader that reports when the credentials are replaced.
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Credentials>> {
+        self.credentials.clone()
+    }
+
+    /// Returns every client that requests can belong to, except for subjects of an authorization server.
     pub fn clients(&self) -> Vec<Client> {
-        let mut clients: Vec<Client> = self.tokens.iter().map(of_token).collect();
+        let mut clients = self.credentials().clients();
         clients.extend(self.of_no_token());
         clients
     }
@@ -103,19 +198,77 @@ impl AccessRules {
     ///
     /// A right token passes however many wrong ones came from the same address, so that no client can lock another out.
     /// Tokens are too long to be guessed at any rate.
-    pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Result<Client, Refusal> {
+    pub(crate) fn client(
+        &self,
+        credentials: &Credentials,
+        peer: Peer,
+        certificate: Option<&PresentedCertificate>,
+        headers: &HeaderMap,
+    ) -> Result<Client, Refusal> {
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
-        match (presented.next(), presented.next()) {
-            (None, _) => self.of_no_token().ok_or_else(|| {
+        match (certificate, presented.next(), presented.next()) {
+            (None, None, _) => self.of_no_token().ok_or_else(|| {
                 let message = "a token is needed: send `Authorization: Bearer TOKEN`";
-                Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+                self.challenged(StatusCode::UNAUTHORIZED, message, Challenge::Missing)
             }),
-            (Some(header), None) => match tokens::presented(&self.tokens, header.as_bytes()) {
-                Some(token) => Ok(of_token(token)),
-                None => Err(self.failed(peer)),
-            },
-            (Some(_), Some(_)) => Err(self.failed(peer)),
+            (None, Some(header), None) => self.of_header(credentials, peer, header.as_bytes()),
+            (None, Some(_), Some(_)) => Err(self.failed(peer, "two tokens")),
+            (Some(certificate), None, _) => self.of_certificate(credentials, peer, certificate),
+            (Some(_), Some(_), _) => {
+                let message = "a request has a certificate or a token, and not both";
+                Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", message))
+            }
         }
+    }
+
+    fn of_header(
+        &self,
+        credentials: &Credentials,
+        peer: Peer,
+        header: &[u8],
+    ) -> Result<Client, Refusal> {
+        if let Some(token) = tokens::presented(&credentials.tokens, header) {
+            return Ok(of_token(token));
+        }
+        let jwt = credentials.jwt.as_ref().zip(tokens::bearer(header));
+        let Some((jwt, token)) = jwt else { return Err(self.failed(peer, "a wrong token")) };
+        match jwt.client(token, SystemTime::now()) {
+            Ok(principal) => {
+                Ok(Client { principal, standing: Standing::Known, rights: ClientRights::Agent })
+            }
+            Err(TokenFault::Forged) => Err(self.failed(peer, "a wrong token")),
+            // No guess: the authorization server made it. So it is not counted, and its client gets another one.
+            Err(TokenFault::Unfit(reason)) => {
+                Err(self.challenged(StatusCode::UNAUTHORIZED, reason, Challenge::Invalid))
+            }
+            Err(TokenFault::Scope) => {
+                let message = "the token has no scope of this server";
+                Err(self.challenged(StatusCode::FORBIDDEN, message, Challenge::Scope))
+            }
+        }
+    }
+
+    fn of_certificate(
+        &self,
+        credentials: &Credentials,
+        peer: Peer,
+        certificate: &PresentedCertificate,
+    ) -> Result<Client, Refusal> {
+        // After the files were read again there may be no authority any more.
+        let known = credentials.certificates.as_ref();
+        match known.ok_or(CertificateFault::Unknown).and_then(|known| known.client(certificate)) {
+            Ok((principal, rights)) => Ok(Client { principal, standing: Standing::Known, rights }),
+            Err(CertificateFault::Invalid) => Err(self.failed(peer, "an invalid certificate")),
+            Err(CertificateFault::Unknown) => {
+                Err(self.failed(peer, "a certificate that names no client"))
+            }
+        }
+    }
+
+    fn challenged(&self, status: StatusCode, message: &str, reason: Challenge) -> Refusal {
+        let error = if reason == Challenge::Scope { "insufficient_scope" } else { "unauthorized" };
+        let challenge = challenge(self.resource.as_ref(), reason);
+        Refusal { challenge: Some(challenge), ..Refusal::new(status, error, message) }
     }
 
     fn of_no_token(&self) -> Option<Client> {
@@ -127,7 +280,8 @@ impl AccessRules {
         Some(Client { principal: principal.clone(), standing, rights: ClientRights::Agent })
     }
 
-    fn failed(&self, peer: Peer) -> Refusal {
+    /// Counts a failure, and refuses its request.
+    fn failed(&self, peer: Peer, what: &'static str) -> Refusal {
         let address = match peer {
             Peer::Address(from) => from.ip().to_canonical(),
             Peer::Owner => IpAddr::from([0, 0, 0, 0]),
@@ -135,8 +289,12 @@ impl AccessRules {
         match self.failures.note(address) {
             Ok(()) => {
                 // Beyond the throttle nothing is logged: a client could fill the log.
-                tracing::warn!(%address, "a request had a wrong token");
-                Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "the token is wrong")
+                tracing::warn!(%address, "a request had {what}");
+                let message = match what.contains("certificate") {
+                    true => "the certificate is not valid, or names no client",
+                    false => "the token is wrong",
+                };
+                self.challenged(StatusCode::UNAUTHORIZED, message, Challenge::Invalid)
             }
             Err(wait) => {
                 let message = "too many requests with a wrong token came from this address";

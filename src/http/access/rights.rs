@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use crate::respond::Refusal;
 
 /// Rights of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientRights {
     Agent,
     Operator,

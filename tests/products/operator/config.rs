@@ -104,12 +104,17 @@ http.hosts                          default
 http.origins                        default
 http.certificate                    default
 http.key                            default
+http.client_ca                      default
+http.client_crl                     default
 http.sessions          64           default
 http.streams           64           default
 http.rate              10           default
 http.pre_stop                       default
 http.drain             5s           default
+http.token_list                     default
 http.tokens                         default
+http.certificates                   default
+http.jwt                            default
 secret                              default
 
 profile bash            embedded:sandbox-profiles/bash.toml

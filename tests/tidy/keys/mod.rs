@@ -155,10 +155,10 @@ fn the_defaults_in_words_are_what_the_server_computes() {
         let is_list = matches!(key.form, Form::List(_)) && key.form.table().is_some();
         let first = path.first().map(ToString::to_string).unwrap_or_default();
         let is_within = lists.contains(&first);
-        if is_list {
+        if is_list && path.len() <= 2 {
             lists.extend((path.len() == 1).then_some(first));
             named.push(path.join("."));
-        } else if path.len() == 2 && key.form.table().is_none() && !is_within {
+        } else if path.len() == 2 && !is_within {
             named.push(path.join("."));
         }
     });

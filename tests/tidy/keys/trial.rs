@@ -34,6 +34,22 @@ const NEEDED: &[(ConfigFile, &str, &str)] = &[
     (ConfigFile::Profile, "limits.", "workspace = { why = \"w\" }"),
     (ConfigFile::Server, "http.certificate", "[http]\nkey = \"/k\""),
     (ConfigFile::Server, "http.key", "[http]\ncertificate = \"/c\""),
+    (
+        ConfigFile::Server,
+        "http.client_ca",
+        "[http]\ncertificate = \"/c\"\nkey = \"/k\"\ncertificates = [{ client = \"a\", name = \"a.b\" }]",
+    ),
+    (
+        ConfigFile::Server,
+        "http.client_crl",
+        "[http]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"\n\
+         certificates = [{ client = \"a\", name = \"a.b\" }]",
+    ),
+    (
+        ConfigFile::Server,
+        "http.certificates.",
+        "[http]\ncertificate = \"/c\"\nkey = \"/k\"\nclient_ca = \"/a\"",
+    ),
     (ConfigFile::Policy, "rule.", "[[rule]]\nprofile = \"bash\"\nmatches = [{ tool = \"bash\" }]"),
     (
         ConfigFile::Policy,

@@ -1,0 +1,97 @@
+//! The doors of a server: one for each client, made for those of the configuration at the start, and for subjects of an
+//! authorization server when they come.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::access::{Client, ClientRights};
+use crate::body::busy;
+use crate::door::Door;
+use crate::respond::Refusal;
+use config::policy::Principal;
+
+/// Maximum number of doors. Each costs some kilobytes, and the state of its client.
+const MAX_DOORS: usize = 1024;
+/// Time without a request after which the door of a subject may make room for that of another.
+const UNUSED_TIME: Duration = Duration::from_secs(300);
+
+/// Makes the door of a client.
+type MakeDoor<H> = Box<dyn Fn(&Client) -> Door<H> + Send + Sync>;
+
+/// Doors by their clients.
+pub(crate) struct Doors<H> {
+    make: MakeDoor<H>,
+    open: Mutex<BTreeMap<(Principal, ClientRights), OpenDoor<H>>>,
+}
+
+struct OpenDoor<H> {
+    door: Arc<Door<H>>,
+    /// Time of the last request.
+    used: Instant,
+    /// True for a client that has a token or a certificate. Its door is kept for as long as it has one.
+    is_listed: bool,
+}
+
+impl<H> Doors<H> {
+    pub(crate) fn new(make: impl Fn(&Client) -> Door<H> + Send + Sync + 'static) -> Self {
+        Self { make: Box::new(make), open: Mutex::default() }
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<(Principal, ClientRights), OpenDoor<H>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes doors for these clients. Removes and returns those of clients that were listed and are not any more. A
+    /// request that is being served keeps its door.
+    pub(crate) fn list(&self, clients: &[Client]) -> Vec<Arc<Door<H>>> {
+        let key = |client: &Client| (client.principal.clone(), client.rights);
+        let mut open = self.open();
+        let listed: Vec<_> = clients.iter().map(key).collect();
+        let is_removed = |client: &(Principal, ClientRights), door: &mut OpenDoor<H>| {
+            door.is_listed && !listed.contains(client)
+        };
+        let removed = open.extract_if(.., is_removed).map(|(_, door)| door.door).collect();
+        for client in clients {
+            let made = || OpenDoor {
+                door: Arc::new((self.make)(client)),
+                used: Instant::now(),
+                is_listed: true,
+            };
+            open.entry(key(client)).or_insert_with(made).is_listed = true;
+        }
+        removed
+    }
+
+    /// Returns the door of a client that was found by its credentials.
+    ///
+    /// # Errors
+    /// There are too many clients at once.
+    pub(crate) fn get(&self, client: &Client) -> Result<Arc<Door<H>>, Refusal> {
+        let mut open = self.open();
+        let key = (client.principal.clone(), client.rights);
+        if let Some(known) = open.get_mut(&key) {
+            known.used = Instant::now();
+            return Ok(Arc::clone(&known.door));
+        }
+        if open.len() >= MAX_DOORS {
+            let unused = unused(&open).ok_or_else(|| busy("there are too many clients at once"))?;
+            open.remove(&unused);
+        }
+        let door = Arc::new((self.make)(client));
+        let made = OpenDoor { door: Arc::clone(&door), used: Instant::now(), is_listed: false };
+        open.insert(key, made);
+        Ok(door)
+    }
+}
+
+/// Returns the client of the door that is unused for longest, and for long enough that its sessions have ended.
+fn unused<H>(
+    open: &BTreeMap<(Principal, ClientRights), OpenDoor<H>>,
+) -> Option<(Principal, ClientRights)> {
+    let is_unused = |door: &OpenDoor<H>| {
+        !door.is_listed && Arc::strong_count(&door.door) == 1 && door.used.elapsed() > UNUSED_TIME
+    };
+    let unused = open.iter().filter(|(_, door)| is_unused(door));
+    unused.min_by_key(|(_, door)| door.used).map(|(client, _)| client.clone())
+}
