@@ -15,6 +15,7 @@ mod isolation;
 mod jwt;
 mod limits;
 mod load;
+mod mtls;
 mod operator;
 #[path = "../support/patience.rs"]
 mod patience;
