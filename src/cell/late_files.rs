@@ -46,40 +46,45 @@ enum State {
     Due(Attempt),
     Begun {
         attempt: Attempt,
-        process: Rc<FileMaker>,
+        process: FileMaker,
         deadline: Instant,
     },
     /// Complete, but the process has not ended.
     Made {
-        process: Rc<FileMaker>,
+        process: FileMaker,
     },
     /// Killed, but not ended: the kernel may be in a read that no signal interrupts.
     Killed {
         attempt: Attempt,
-        process: Rc<FileMaker>,
+        process: FileMaker,
     },
     /// Complete, or given up.
     Over,
 }
 
 /// A process that makes files.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FileMaker {
-    child: Child,
-    /// Socket on which it reports before it ends: freeing its memory takes a while.
-    reports: Option<OwnedFd>,
+    child: Rc<Child>,
+    /// Socket on which it reports before it ends: freeing its memory takes a while. `None` after the report, or after the
+    /// end of the socket, which would wake the loop until the process is reaped.
+    reports: Option<Rc<OwnedFd>>,
 }
 
 impl FileMaker {
     /// Returns the descriptors on which the process reports, and which is readable when it has ended.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.child.pidfd.as_fd()].into_iter().chain(self.reports.as_ref().map(AsFd::as_fd))
+        [self.child.pidfd.as_fd()].into_iter().chain(self.reports.as_deref().map(AsFd::as_fd))
     }
 
-    /// Returns what the process has reported: 0, or [`LIMITED`].
-    fn report(&self) -> Option<i32> {
+    /// Reads what the process has reported: 0, or [`LIMITED`].
+    fn read_report(&mut self) -> Option<i32> {
         let mut byte = [0];
         let received = socket::receive(self.reports.as_ref()?, &mut byte, PacketWait::No);
+        if received.as_ref().is_err_and(|errno| *errno == Errno::EAGAIN) {
+            return None;
+        }
+        self.reports = None;
         // Anything else counts as no report: its end shows what has happened.
         received.ok().filter(|received| received.bytes == byte.len())?;
         byte.first().map(|code| i32::from(*code)).filter(|code| matches!(*code, 0 | LIMITED))
@@ -117,7 +122,7 @@ impl LateFiles {
     /// fails, `work` is done.
     pub fn begun(work: Work, child: Child, reports: OwnedFd, began: Instant) -> Self {
         let attempt = Attempt { work, started: 1 };
-        let process = Rc::new(FileMaker { child, reports: Some(reports) });
+        let process = FileMaker { child: Rc::new(child), reports: Some(Rc::new(reports)) };
         let state = State::Begun { attempt, process, deadline: began + MAX_TIME };
         Self { state: RefCell::new(state) }
     }
@@ -145,7 +150,7 @@ impl LateFiles {
         match start(&attempt.work) {
             Ok(child) => {
                 let deadline = now + MAX_TIME;
-                let process = Rc::new(FileMaker { child, reports: None });
+                let process = FileMaker { child: Rc::new(child), reports: None };
                 *state = State::Begun { attempt, process, deadline };
                 true
             }
@@ -165,8 +170,8 @@ impl LateFiles {
     pub fn settle(&self, now: Instant) -> Result<bool, Errno> {
         let mut state = self.state.borrow_mut();
         let next = match std::mem::replace(&mut *state, State::Over) {
-            State::Begun { attempt, process, deadline } => {
-                let reported = process.report();
+            State::Begun { attempt, mut process, deadline } => {
+                let reported = process.read_report();
                 match (process::collect(&process.child.pidfd)?, reported) {
                     (None, Some(code)) => {
                         warn_of_limit(code);
@@ -201,11 +206,11 @@ impl LateFiles {
     }
 
     /// Returns the process until it is reaped, and when it must be killed.
-    pub fn process(&self) -> Option<(Rc<FileMaker>, Option<Instant>)> {
+    pub fn process(&self) -> Option<(FileMaker, Option<Instant>)> {
         match &*self.state.borrow() {
-            State::Begun { process, deadline, .. } => Some((Rc::clone(process), Some(*deadline))),
+            State::Begun { process, deadline, .. } => Some((process.clone(), Some(*deadline))),
             State::Made { process } | State::Killed { process, .. } => {
-                Some((Rc::clone(process), None))
+                Some((process.clone(), None))
             }
             State::Due(_) | State::Over => None,
         }
@@ -353,6 +358,11 @@ mod tests {
             }
             let (process, deadline) = late.process().expect("a process to reap");
             assert!(deadline.is_none() && !late.begin(now));
+            assert_eq!(
+                process.descriptors().count(),
+                1,
+                "its end is awaited, and not the socket's"
+            );
             process::signal(&process.child.pidfd, Signal::SIGKILL).expect("a signal");
             settled(&late, now);
             assert!(late.process().is_none() && !late.begin(now), "{extent:?}");

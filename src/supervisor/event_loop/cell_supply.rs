@@ -147,7 +147,7 @@ impl CellSupply {
     }
 
     /// Returns the processes that make files of templates, with the time at which each is killed.
-    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (Rc<FileMaker>, Option<Instant>)> {
+    pub(super) fn makers_of_files(&self) -> impl Iterator<Item = (FileMaker, Option<Instant>)> {
         self.late_files.iter().filter_map(|late| late.process())
     }
 
