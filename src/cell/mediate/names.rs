@@ -182,6 +182,13 @@ fn folded(name: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
+/// Returns a path with only the letters by which [`may_be_same`] compares its names. Names without
+/// ASCII letters are all equal in it.
+#[must_use]
+pub fn letters(path: &[u8]) -> Vec<u8> {
+    parts(path).map(|part| folded(part).collect::<Vec<u8>>()).collect::<Vec<_>>().join(&b'/')
+}
+
 /// Returns true if a name has the form of VFAT's short name for `word`, such as `GIT~1` for `.git`:
 /// first letters, perhaps a hash of four digits, a tilde and a number.
 fn may_be_short(name: &[u8], word: &[u8]) -> bool {

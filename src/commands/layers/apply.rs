@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, UtimensatFlags, fstat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::changes::{Act, Change, Kind, link};
+use super::change::{Act, Change, Kind, link};
 use super::copy::{Space, copy};
 use super::files::{DIRECTORY, Seen, c_name, look, open_directory, open_file, split};
 use super::journal::{self, Finished, Left, Step, Stopped};

@@ -232,7 +232,16 @@ fn a_file_of_the_host_that_changed_since_the_layer_was_made_is_a_conflict() -> T
     let changes = fixture.changes()?;
     let conflicts = changes.iter().filter(|change| change.is_conflict);
     let conflicts: Vec<&[u8]> = conflicts.map(|change| change.path.as_slice()).collect();
-    let expected: [&[u8]; 5] = [b"becomes-link", b"changed", b"old/a", b"old/deep/b", b"removed"];
+    let expected: [&[u8]; 8] = [
+        b"becomes-link",
+        b"changed",
+        b"kind",
+        b"old/a",
+        b"old/deep/b",
+        b"old/deep",
+        b"old",
+        b"removed",
+    ];
     assert_eq!(conflicts, expected);
     Ok(())
 }
@@ -404,4 +413,194 @@ fn files_deeper_than_the_longest_path_are_applied() -> Tested<()> {
     assert_eq!(fixture.changes()?, []);
     cell::removal::remove_all(&fixture.upper, "n")?;
     Ok(cell::removal::remove_all(&fixture.host, "n")?)
+}
+
+impl Fixture {
+    /// Waits until the kernel's clock for files has moved on, and makes the layer as of now.
+    fn begin(&mut self) -> Tested<()> {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        self.since = Stamp::now()?;
+        Ok(())
+    }
+
+    fn conflicts(&self) -> Tested<Vec<String>> {
+        let changes = self.changes()?;
+        let conflicts = changes.iter().filter(|change| change.is_conflict);
+        Ok(conflicts.map(|change| String::from_utf8_lossy(&change.path).into_owned()).collect())
+    }
+}
+
+#[test]
+fn an_edit_of_the_host_during_an_apply_stays_a_conflict_for_the_next() -> Tested<()> {
+    let mut fixture = Fixture::new()?;
+    fixture.begin()?;
+    let (staging, steps) = fixture.staged()?;
+    record(&fixture.layer, &staging, &fixture.host, fixture.since, steps.clone())?;
+    for (number, step) in steps.iter().enumerate() {
+        assert_eq!(take(&fixture.host, &staging, number, step), Ok(()), "{step:?}");
+    }
+    // After their steps, and before they are noted: one is edited, one made again, one left alone.
+    fs::write(fixture.path("host/changed"), "the host's edit\n")?;
+    fs::write(fixture.path("host/removed"), "made by the host\n")?;
+    fixture.finish().map_err(stopped)?;
+    // Cells go on.
+    for name in ["changed", "removed", "script"] {
+        fs::write(fixture.path("upper").join(name), "the agent's next version\n")?;
+    }
+    assert_eq!(fixture.conflicts()?, ["changed", "removed"]);
+    let changes = fixture.changes()?;
+    let script = changes.iter().find(|change| change.path == b"script");
+    assert!(script.is_some_and(Change::is_applicable), "the control: {changes:?}");
+    Ok(())
+}
+
+#[test]
+fn a_directory_that_the_host_moves_in_during_an_apply_is_not_taken_for_the_layers() -> Tested<()> {
+    for is_moved in [false, true] {
+        let mut fixture = Fixture::new()?;
+        fs::create_dir_all(fixture.path("other/moved"))?;
+        fs::write(fixture.path("other/moved/old"), "older than the layer\n")?;
+        fs::create_dir(fixture.path("host/mixed"))?;
+        fs::write(fixture.path("host/mixed/stays"), "")?;
+        fs::create_dir(fixture.path("upper/mixed"))?;
+        fs::write(fixture.path("upper/mixed/new"), "")?;
+        fixture.begin()?;
+        let (staging, steps) = fixture.staged()?;
+        record(&fixture.layer, &staging, &fixture.host, fixture.since, steps)?;
+        if is_moved {
+            fs::rename(fixture.path("other/moved"), fixture.path("host/mixed/moved"))?;
+        }
+        fixture.finish().map_err(stopped)?;
+        // Cells remove the whole directory.
+        match fs::remove_dir_all(fixture.path("upper/mixed")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        mknod(&fixture.path("upper/mixed"), SFlag::S_IFCHR, Mode::S_IRUSR, 0)?;
+        let conflicts = fixture.conflicts()?;
+        let expected: &[&str] = match is_moved {
+            true => &["mixed/moved/old", "mixed/moved", "mixed/new", "mixed/stays", "mixed"],
+            false => &[],
+        };
+        assert_eq!(conflicts, expected, "moved: {is_moved}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_host_moved_into_a_removed_directory_is_a_conflict() -> Tested<()> {
+    for hidden in ["whiteout", "opaque"] {
+        let mut fixture = Fixture::new()?;
+        fs::create_dir_all(fixture.path("other/moved/deep"))?;
+        fs::write(fixture.path("other/moved/deep/file"), "older than the layer\n")?;
+        fs::create_dir_all(fixture.path("host/still"))?;
+        fs::write(fixture.path("host/still/a"), "")?;
+        mknod(&fixture.path("upper/still"), SFlag::S_IFCHR, Mode::S_IRUSR, 0)?;
+        if hidden == "opaque" {
+            fs::remove_file(fixture.path("upper/old"))?;
+            fs::create_dir_all(fixture.path("upper/old/moved/deep"))?;
+            fs::write(fixture.path("upper/old/moved/deep/file"), "the agent's\n")?;
+            let directory = File::open(fixture.path("upper/old"))?;
+            sys::xattr::set(&directory, super::super::files::OPAQUE, b"y")?;
+        }
+        fixture.begin()?;
+        assert_eq!(fixture.conflicts()?, Vec::<String>::new(), "before, {hidden}");
+        fs::rename(fixture.path("other/moved"), fixture.path("host/old/moved"))?;
+        // With a change in it, the directory looks as if it had always been there.
+        fs::write(fixture.path("host/old/moved/later"), "")?;
+        let conflicts = fixture.conflicts()?;
+        for path in ["old/a", "old/deep/b", "old/moved/deep/file", "old/moved/later"] {
+            assert!(conflicts.iter().any(|one| one == path), "{hidden}, {path}: {conflicts:?}");
+        }
+        assert!(!conflicts.iter().any(|one| one.starts_with("still")), "{conflicts:?}");
+        let applicable = fixture.changes()?;
+        let applicable: Vec<&Change> =
+            applicable.iter().filter(|change| change.is_applicable()).collect();
+        let mut staging =
+            Staging::make(&fixture.layer, &fixture.host, &fixture.upper, fixture.owner)?;
+        let (steps, _) = staging.stage(&applicable)?;
+        record(&fixture.layer, &staging.directory, &fixture.host, fixture.since, steps)?;
+        fixture.finish().map_err(stopped)?;
+        let file = fixture.path("host/old/moved/deep/file");
+        assert_eq!(fs::read_to_string(file)?, "older than the layer\n", "{hidden}");
+        assert!(!fixture.path("host/still").exists(), "the control");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_repository_by_its_content_is_one_unit() -> Tested<()> {
+    let mut fixture = Fixture::new()?;
+    for repository in ["bare", "gone.git", "nested/work"] {
+        fs::create_dir_all(fixture.path("host").join(repository).join("objects/aa"))?;
+        fs::create_dir_all(fixture.path("host").join(repository).join("refs/heads"))?;
+        for file in ["HEAD", "objects/aa/b", "packed-refs", "description"] {
+            fs::write(fixture.path("host").join(repository).join(file), "before\n")?;
+        }
+    }
+    // A directory with a HEAD only, to which signs of a repository are added.
+    fs::create_dir_all(fixture.path("host/lib"))?;
+    fs::write(fixture.path("host/lib/HEAD"), "a source\n")?;
+    for path in
+        ["upper/bare/refs/heads", "upper/lib/refs", "upper/lib/objects", "upper/new/repo/refs"]
+    {
+        fs::create_dir_all(fixture.path(path))?;
+    }
+    for path in [
+        "upper/bare/description",
+        "upper/bare/refs/heads/main",
+        "upper/lib/refs/x",
+        "upper/lib/plain",
+        "upper/new/repo/HEAD",
+        "upper/new/repo/config",
+    ] {
+        fs::write(fixture.path(path), "the agent's\n")?;
+    }
+    mknod(&fixture.path("upper/bare/HEAD"), SFlag::S_IFCHR, Mode::S_IRUSR, 0)?;
+    mknod(&fixture.path("upper/gone.git"), SFlag::S_IFCHR, Mode::S_IRUSR, 0)?;
+    mknod(&fixture.path("upper/nested"), SFlag::S_IFCHR, Mode::S_IRUSR, 0)?;
+    fixture.begin()?;
+    let changes = fixture.changes()?;
+    let held = changes.iter().filter(|change| change.held.is_some());
+    let held: Vec<String> =
+        held.map(|change| String::from_utf8_lossy(&change.path).into_owned()).collect();
+    let expected = [
+        "bare",
+        "gone.git",
+        "lib/objects",
+        "lib/refs",
+        "lib/refs/x",
+        "nested/work",
+        "nested",
+        "new/repo",
+    ];
+    assert_eq!(held, expected);
+    assert!(changes.iter().any(|change| change.path == b"lib/plain" && change.is_applicable()));
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_applied_alone_is_held_back_together() -> Tested<()> {
+    let mut fixture = Fixture::new()?;
+    // A directory of the host, and a file, in whose place comes a link that leads out.
+    fs::remove_file(fixture.path("upper/kind"))?;
+    fs::write(fixture.path("host/kind/k"), "kept\n")?;
+    symlink("/etc", fixture.path("upper/kind"))?;
+    fs::create_dir_all(fixture.path("host/held"))?;
+    fs::write(fixture.path("host/held/.envrc"), "the host's\n")?;
+    fs::write(fixture.path("host/held/plain"), "the host's\n")?;
+    mknod(&fixture.path("upper/held"), SFlag::S_IFCHR, Mode::S_IRUSR, 0)?;
+    fixture.begin()?;
+    let changes = fixture.changes()?;
+    let of = |path: &str| {
+        let found = changes.iter().filter(|change| change.path == path.as_bytes());
+        found.map(|change| change.held).collect::<Vec<_>>()
+    };
+    use super::super::judge::Held;
+    assert_eq!(of("kind"), [Some(Held::Replaced), Some(Held::LinkOut)]);
+    assert_eq!(of("kind/k"), [Some(Held::Replaced)]);
+    assert_eq!(of("held"), [Some(Held::InTheWay)]);
+    assert_eq!(of("held/plain"), [None]);
+    assert!(matches!(of("held/.envrc").as_slice(), [Some(Held::Obeyed(_))]));
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! of the host with `user.overlay.opaque` (overlayfs, "whiteouts and opaque directories"). Cells can
 //! make neither by themselves.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::Read;
@@ -14,83 +15,26 @@ use nix::errno::Errno;
 use nix::fcntl::openat;
 use nix::sys::stat::{Mode, fstat};
 
-use super::files::{DIRECTORY, OPAQUE, Seen, Stamp, c_name, is_whiteout, look, open_file, split};
+use super::change::{Act, Change, Kind, link};
+use super::files::{DIRECTORY, OPAQUE, Seen, Stamp, is_whiteout, look, open_file, split};
 use super::journal::AppliedFiles;
 use super::judge::{Held, Judge};
+use super::links;
+use super::repository::{has_head, is_repository};
 use cell::errno_of;
-use cell::mediate::names::{self, GIT, HEAD};
-use sys::lookup::read_link;
+use cell::mediate::names::{self, GIT};
+use sys::lookup::may_fold;
 use sys::xattr;
 
 /// Maximum number of changes that are listed.
 const MAX_CHANGES: usize = 200_000;
 /// Maximum depth of directories that are looked at; each takes two descriptors.
 const MAX_DEPTH: u16 = 128;
-/// Longest text of a link, and one byte more.
-const LINK_BUFFER: usize = 4097;
+/// Longest path of a directory that is looked at: in a longer one the guarded names are not found
+/// before a start.
+const MAX_PATH_BYTES: usize = 3_000;
 /// Set on a file of the layer that began as one of the host; empty in an unprivileged overlay.
 const ORIGIN: &CStr = c"user.overlay.origin";
-/// Kind of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    File,
-    Directory,
-    Link,
-    Other,
-}
-
-impl Kind {
-    pub(crate) fn of(seen: &Seen) -> Self {
-        match seen.mode & libc::S_IFMT {
-            libc::S_IFREG => Self::File,
-            libc::S_IFDIR => Self::Directory,
-            libc::S_IFLNK => Self::Link,
-            _ => Self::Other,
-        }
-    }
-}
-
-/// What a layer does to a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Act {
-    Add,
-    Change,
-    Delete,
-}
-
-/// A change of one name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// Path below the directory.
-    pub path: Vec<u8>,
-    pub act: Act,
-    /// Kind of the new file; of the removed one for a removal.
-    pub kind: Kind,
-    /// The file of the layer; `None` for a removal.
-    pub new: Option<Seen>,
-    /// The file of the host that is changed or removed.
-    pub old: Option<Seen>,
-    /// Why it is not applied.
-    pub held: Option<Held>,
-    /// True if the host's file changed since the layer was made.
-    pub is_conflict: bool,
-    /// True if the layer keeps this name for itself, so that it is removed there once applied.
-    pub is_movable: bool,
-}
-
-impl Change {
-    pub(crate) fn is_applicable(&self) -> bool {
-        self.held.is_none() && !self.is_conflict
-    }
-
-    /// Returns true if the file can be executed, and the host's could not.
-    pub(crate) fn becomes_executable(&self) -> bool {
-        let is_executable = |seen: &Seen| seen.is(libc::S_IFREG) && seen.mode & 0o111 != 0;
-        self.new.as_ref().is_some_and(is_executable)
-            && !self.old.as_ref().is_some_and(is_executable)
-    }
-}
-
 /// Lists the changes in the order of their paths, removals before what takes their place.
 ///
 /// # Errors
@@ -103,18 +47,69 @@ pub(crate) fn list(
     applied: &AppliedFiles,
 ) -> Result<Vec<Change>, Errno> {
     let mut walk = Walk { judge, since, applied, changes: Vec::new(), path: Vec::new() };
-    let top = Place { held: None, is_conflict: false, is_opaque: false, depth: 0 };
-    walk.merged(upper, Some(host), top)?;
+    let held = match is_repository(host)? {
+        true => Some(Held::Repository),
+        false => judge.all(),
+    };
+    walk.merged(upper, Some(host), Place { held, ..Place::default() })?;
+    links::judge(host, judge, &mut walk.changes)?;
+    settle(&mut walk.changes);
     Ok(walk.changes)
 }
 
+/// Holds back what cannot be applied without another change that is held back or in conflict: what is
+/// in a new directory, the removal of a directory, and what takes or leaves a place.
+fn settle(changes: &mut [Change]) {
+    let mut around: Vec<(Vec<u8>, Option<Held>, bool)> = Vec::new();
+    for change in changes.iter_mut() {
+        while around.last().is_some_and(|(path, ..)| !is_below(&change.path, path)) {
+            around.pop();
+        }
+        if let Some((_, held, is_conflict)) = around.last() {
+            change.held = change.held.or(*held);
+            change.is_conflict |= *is_conflict;
+        }
+        if change.act == Act::Add && change.kind == Kind::Directory && !change.is_applicable() {
+            around.push((change.path.clone(), change.held, change.is_conflict));
+        }
+    }
+    // A removal comes before what takes its place, and that of a directory after what is in it.
+    let mut replacing: Option<Vec<u8>> = None;
+    for change in changes.iter_mut().rev() {
+        let is_held = |path: &Vec<u8>| change.path == *path || is_below(&change.path, path);
+        if change.act == Act::Delete && replacing.as_ref().is_some_and(is_held) {
+            change.held = change.held.or(Some(Held::Replaced));
+        }
+        if change.act == Act::Add && !change.is_applicable() {
+            replacing = Some(change.path.clone());
+        }
+    }
+    let mut stays: Option<Vec<u8>> = None;
+    for change in changes.iter_mut() {
+        let is_around = |path: &Vec<u8>| is_below(path, &change.path);
+        let is_directory = change.act == Act::Delete && change.kind == Kind::Directory;
+        if is_directory && stays.as_ref().is_some_and(is_around) && change.is_applicable() {
+            change.held = Some(Held::InTheWay);
+        }
+        if change.act == Act::Delete && !change.is_applicable() {
+            stays = Some(change.path.clone());
+        }
+    }
+}
+
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
 /// What a directory has of those around it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Place {
     held: Option<Held>,
     is_conflict: bool,
     /// True if the host's names are not shown in it.
     is_opaque: bool,
+    /// True if its filesystem may take two spellings of a name for the same.
+    folds: bool,
     depth: u16,
 }
 
@@ -132,19 +127,26 @@ impl Walk<'_> {
         &mut self,
         upper: &OwnedFd,
         host: Option<&OwnedFd>,
-        place: Place,
+        mut place: Place,
     ) -> Result<(), Errno> {
         let names = sorted(upper)?;
-        let has_head = match host {
-            Some(host) => look(host, &c_name(HEAD.as_bytes())?)?.is_some(),
-            None => false,
+        let mut is_headed = false;
+        if let Some(host) = host {
+            is_headed = has_head(host)?;
+            place.folds = may_fold(host)?;
+        }
+        let doubled = match place.folds {
+            true => spelled_twice(&names, host)?,
+            false => BTreeSet::new(),
         };
         for name in &names {
-            self.below(name.as_bytes(), |walk| walk.entry(upper, host, name, has_head, place))?;
+            let held = place.held.or(doubled.contains(name).then_some(Held::SameName));
+            let place = Place { held, ..place };
+            self.below(name.as_bytes(), |walk| walk.entry(upper, host, name, is_headed, place))?;
         }
         if let Some(host) = host.filter(|_| place.is_opaque) {
             for name in sorted(host)?.iter().filter(|name| names.binary_search(name).is_err()) {
-                self.below(name.as_bytes(), |walk| walk.removed(host, name, has_head, place))?;
+                self.below(name.as_bytes(), |walk| walk.removed(host, name, is_headed, place))?;
             }
         }
         Ok(())
@@ -171,18 +173,18 @@ impl Walk<'_> {
         upper: &OwnedFd,
         host: Option<&OwnedFd>,
         name: &CStr,
-        has_head: bool,
+        is_headed: bool,
         place: Place,
     ) -> Result<(), Errno> {
         let Some(new) = look(upper, name)? else { return Ok(()) };
         let old = host.map_or(Ok(None), |host| look(host, name))?;
         if is_whiteout(upper, name, &new)? {
             return match host {
-                Some(host) => self.removed(host, name, has_head, place),
+                Some(host) => self.removed(host, name, is_headed, place),
                 None => Ok(()),
             };
         }
-        let judged = self.judge.name(&self.path, name.to_bytes(), has_head);
+        let judged = self.judge.name(&self.path, &new, is_headed);
         let place = Place { held: place.held.or(judged), ..place };
         let kind = Kind::of(&new);
         let is_directory = |seen: &Seen| seen.is(libc::S_IFDIR);
@@ -194,7 +196,7 @@ impl Walk<'_> {
                 // Another kind of file takes the place: a removal, then an addition.
                 if let Some(host) = host {
                     let first = self.changes.len();
-                    self.removed(host, name, has_head, place)?;
+                    self.removed(host, name, is_headed, place)?;
                     let removed = self.changes.get(first..).unwrap_or_default();
                     if removed.iter().any(|change| !change.is_applicable()) {
                         let held = place.held.or(Some(Held::InTheWay));
@@ -213,17 +215,17 @@ impl Walk<'_> {
         let (Some(host), Some(old)) = (host, old) else { return Ok(()) };
         match kind {
             Kind::File if old.is(libc::S_IFREG) && is_same(upper, host, name, &new, &old)? => {
-                Ok(())
+                return Ok(());
             }
             Kind::Link if old.is(libc::S_IFLNK) && link(upper, name)? == link(host, name)? => {
-                Ok(())
+                return Ok(());
             }
-            Kind::File | Kind::Link | Kind::Other | Kind::Directory => {
-                let held = self.contents(upper, name, kind, place.held)?;
-                let is_conflict = place.is_conflict || self.has_changed(&old);
-                self.push(Act::Change, kind, Some(new), Some(old), held, is_conflict, place)
-            }
+            Kind::File | Kind::Link | Kind::Other | Kind::Directory => {}
         }
+        let is_conflict = place.is_conflict || self.has_changed(&old);
+        let mut change = self.change(Act::Change, kind, Some(new), Place { is_conflict, ..place });
+        change.old = Some(old);
+        self.push_file(change, upper, name)
     }
 
     /// Looks at a directory that both have.
@@ -236,26 +238,51 @@ impl Walk<'_> {
     ) -> Result<(), Errno> {
         let Some(host) = host else { return Ok(()) };
         place.depth += 1;
-        // A whole repository is one line: nothing in it is applied.
-        let is_git = names::may_be(name.to_bytes(), GIT);
-        let opened = openat(upper, name, DIRECTORY, Mode::empty());
-        let (Ok(inner), false) = (opened, is_git || place.depth > MAX_DEPTH) else {
-            let held = place.held.or(Some(match place.depth > MAX_DEPTH {
-                true => Held::Deep,
-                false => Held::Unreadable,
-            }));
-            let new = look(upper, name)?;
-            let old = look(host, name)?;
-            return self.push(Act::Change, Kind::Directory, new, old, held, false, place);
+        let inner = match openat(upper, name, DIRECTORY, Mode::empty()) {
+            Ok(inner) => Some(inner),
+            Err(Errno::EACCES) => None,
+            Err(errno) => return Err(errno),
         };
-        let outer = openat(host, name, DIRECTORY, Mode::empty())?;
+        let outer = match openat(host, name, DIRECTORY, Mode::empty()) {
+            Ok(outer) => Some(outer),
+            Err(Errno::EACCES) => None,
+            Err(errno) => return Err(errno),
+        };
+        let is_deep = self.is_deep(place);
+        let (Some(inner), Some(outer), false) = (inner, outer, is_deep) else {
+            let held = if is_deep { Held::Deep } else { Held::Unreadable };
+            return self.whole(upper, host, name, held, place);
+        };
+        // A whole repository is one line: nothing in it is applied.
+        if names::may_be(name.to_bytes(), GIT) || is_repository(&outer)? {
+            return self.whole(upper, host, name, Held::Repository, place);
+        }
         // Names of the host are hidden in everything below an opaque directory.
         place.is_opaque |= is_opaque(&inner)?;
         let parent = Seen::from(&fstat(host)?);
         let seen = Seen::from(&fstat(&outer)?);
-        place.is_conflict |=
-            may_be_moved(&seen, &parent, self.since) && !self.applied.has(&self.path, &seen);
+        let is_moved = match place.is_opaque {
+            true => seen.changed.may_be_since(self.since),
+            false => may_be_moved(&seen, &parent, self.since),
+        };
+        place.is_conflict |= is_moved && !self.applied.has(&self.path, &seen);
         self.merged(&inner, Some(&outer), place)
+    }
+
+    /// Adds one line for a directory that both have, and of which nothing is applied.
+    fn whole(
+        &mut self,
+        upper: &OwnedFd,
+        host: &OwnedFd,
+        name: &CStr,
+        held: Held,
+        place: Place,
+    ) -> Result<(), Errno> {
+        let held = place.held.or(Some(held));
+        let place = Place { held, is_conflict: false, ..place };
+        let mut change = self.change(Act::Change, Kind::Directory, look(upper, name)?, place);
+        change.old = look(host, name)?;
+        self.push(change)
     }
 
     /// Adds a file that the host does not have, with everything in it.
@@ -267,17 +294,20 @@ impl Walk<'_> {
         mut place: Place,
     ) -> Result<(), Errno> {
         let kind = Kind::of(&new);
-        let held = self.contents(upper, name, kind, place.held)?;
-        self.push(Act::Add, kind, Some(new), None, held, place.is_conflict, place)?;
-        if kind != Kind::Directory || names::may_be(name.to_bytes(), GIT) {
-            return Ok(());
+        let change = self.change(Act::Add, kind, Some(new), place);
+        if kind != Kind::Directory {
+            return self.push_file(change, upper, name);
         }
-        place.held = held;
+        self.push(change)?;
+        if names::may_be(name.to_bytes(), GIT) {
+            return self.hold_last(Held::Repository);
+        }
         place.depth += 1;
-        if place.depth > MAX_DEPTH {
+        if self.is_deep(place) {
             return self.hold_last(Held::Deep);
         }
         match openat(upper, name, DIRECTORY, Mode::empty()) {
+            Ok(inner) if is_repository(&inner)? => self.hold_last(Held::Repository),
             Ok(inner) => self.merged(&inner, None, place),
             Err(Errno::EACCES) => self.hold_last(Held::Unreadable),
             Err(errno) => Err(errno),
@@ -289,63 +319,75 @@ impl Walk<'_> {
         &mut self,
         host: &OwnedFd,
         name: &CStr,
-        has_head: bool,
+        is_headed: bool,
         mut place: Place,
     ) -> Result<(), Errno> {
         let Some(old) = look(host, name)? else { return Ok(()) };
-        let judged = self.judge.name(&self.path, name.to_bytes(), has_head);
+        let judged = self.judge.name(&self.path, &old, is_headed);
         place.held = place.held.or(judged);
         place.depth += 1;
+        // A file in a directory that was moved here has its old time; the directory has a new one. One
+        // in which names came or left has that too: what is in it may have been moved there.
+        place.is_conflict |= self.has_changed(&old);
         let kind = Kind::of(&old);
-        if kind == Kind::Directory {
-            let parent = Seen::from(&fstat(host)?);
-            place.is_conflict |=
-                may_be_moved(&old, &parent, self.since) && !self.applied.has(&self.path, &old);
-        }
         let mut held = place.held;
-        if kind == Kind::Directory && !names::may_be(name.to_bytes(), GIT) {
-            match openat(host, name, DIRECTORY, Mode::empty()) {
-                Ok(_) if place.depth > MAX_DEPTH => held = held.or(Some(Held::Deep)),
-                Ok(inner) => {
-                    let has_head = look(&inner, &c_name(HEAD.as_bytes())?)?.is_some();
-                    for name in sorted(&inner)? {
-                        self.below(name.to_bytes(), |walk| {
-                            walk.removed(&inner, &name, has_head, place)
-                        })?;
-                    }
-                }
-                Err(Errno::EACCES) => held = held.or(Some(Held::Unreadable)),
-                Err(errno) => return Err(errno),
-            }
+        if kind == Kind::Directory {
+            held = held.or(self.removed_from(host, name, place)?);
         }
         if kind == Kind::Other {
             held = held.or(Some(Held::Special));
         }
-        // Names that come or leave change the time of a directory: what is in it decides.
-        let is_conflict = place.is_conflict || (kind != Kind::Directory && self.has_changed(&old));
-        self.push(Act::Delete, kind, None, Some(old), held, is_conflict, place)
+        let mut change = self.change(Act::Delete, kind, None, Place { held, ..place });
+        change.old = Some(old);
+        self.push(change)
     }
 
-    /// Judges what a file of the layer is.
-    fn contents(
-        &self,
-        upper: &OwnedFd,
+    /// Lists the removal of everything in a directory of the host. Returns why it stays whole.
+    fn removed_from(
+        &mut self,
+        host: &OwnedFd,
         name: &CStr,
-        kind: Kind,
-        held: Option<Held>,
+        mut place: Place,
     ) -> Result<Option<Held>, Errno> {
-        if held.is_some() {
-            return Ok(held);
+        if names::may_be(name.to_bytes(), GIT) {
+            return Ok(Some(Held::Repository));
         }
-        Ok(match kind {
-            Kind::File | Kind::Directory => None,
-            Kind::Link => self.judge.link(&self.path, &link(upper, name)?),
-            Kind::Other => Some(Held::Special),
-        })
+        if self.is_deep(place) {
+            return Ok(Some(Held::Deep));
+        }
+        let inner = match openat(host, name, DIRECTORY, Mode::empty()) {
+            Ok(inner) => inner,
+            Err(Errno::EACCES) => return Ok(Some(Held::Unreadable)),
+            Err(errno) => return Err(errno),
+        };
+        if is_repository(&inner)? {
+            return Ok(Some(Held::Repository));
+        }
+        place.folds = may_fold(&inner)?;
+        let is_headed = has_head(&inner)?;
+        for name in sorted(&inner)? {
+            self.below(name.to_bytes(), |walk| walk.removed(&inner, &name, is_headed, place))?;
+        }
+        Ok(None)
+    }
+
+    /// Adds a file that is no directory, judged by what it is.
+    fn push_file(&mut self, mut change: Change, upper: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+        match change.kind {
+            Kind::Link => change.target = Some(link(upper, name)?),
+            Kind::Other => change.held = change.held.or(Some(Held::Special)),
+            Kind::File | Kind::Directory => {}
+        }
+        self.push(change)
     }
 
     fn has_changed(&self, old: &Seen) -> bool {
         old.changed.may_be_since(self.since) && !self.applied.has(&self.path, old)
+    }
+
+    /// Returns true if what is in a directory is not looked at.
+    fn is_deep(&self, place: Place) -> bool {
+        place.depth > MAX_DEPTH || self.path.len() > MAX_PATH_BYTES
     }
 
     /// Returns true if a file began as one of the host, and the host may have removed that since.
@@ -375,28 +417,54 @@ impl Walk<'_> {
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the fields of a change, each from another place"
-    )]
-    fn push(
-        &mut self,
-        act: Act,
-        kind: Kind,
-        new: Option<Seen>,
-        old: Option<Seen>,
-        held: Option<Held>,
-        is_conflict: bool,
-        place: Place,
-    ) -> Result<(), Errno> {
+    /// Returns a change of the present path.
+    fn change(&self, act: Act, kind: Kind, new: Option<Seen>, place: Place) -> Change {
+        Change {
+            path: self.path.clone(),
+            act,
+            kind,
+            new,
+            old: None,
+            target: None,
+            held: place.held,
+            is_conflict: place.is_conflict,
+            is_movable: !place.is_opaque,
+        }
+    }
+
+    fn push(&mut self, change: Change) -> Result<(), Errno> {
         if self.changes.len() >= MAX_CHANGES {
             return Err(Errno::EFBIG);
         }
-        let path = self.path.clone();
-        let is_movable = !place.is_opaque;
-        self.changes.push(Change { path, act, kind, new, old, held, is_conflict, is_movable });
+        self.changes.push(change);
         Ok(())
     }
+}
+
+/// Returns the names of a layer's directory that are another spelling of one on the host, or that
+/// have one among themselves. A name that only the kernel knows to be the same as another is refused
+/// when it is applied, as it never replaces a file.
+fn spelled_twice(names: &[CString], host: Option<&OwnedFd>) -> Result<BTreeSet<CString>, Errno> {
+    let exact = host.map_or(Ok(Vec::new()), sorted)?;
+    let mut doubled = BTreeSet::new();
+    let mut by_letters: BTreeMap<String, &CString> = BTreeMap::new();
+    for name in names {
+        let is_of_host = exact.binary_search(name).is_ok();
+        if let Some(host) = host.filter(|_| !is_of_host)
+            && look(host, name)?.is_some()
+        {
+            doubled.insert(name.clone());
+        }
+        if let Some(other) = by_letters.insert(lower(name), name) {
+            doubled.extend([other.clone(), name.clone()]);
+        }
+    }
+    Ok(doubled)
+}
+
+/// Returns a name in lower case, without the ends that some filesystems ignore.
+fn lower(name: &CStr) -> String {
+    name.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase()
 }
 
 /// Returns the names in a directory, in order.
@@ -432,12 +500,6 @@ fn may_be_moved(directory: &Seen, parent: &Seen, since: Stamp) -> bool {
     directory.changed.may_be_since(since)
         && !directory.modified.may_be_since(since)
         && parent.modified.may_be_since(since)
-}
-
-/// Reads the text of a link.
-pub(crate) fn link(directory: &OwnedFd, name: &CStr) -> Result<Vec<u8>, Errno> {
-    let mut buffer = [0; LINK_BUFFER];
-    read_link(directory, name, &mut buffer).map(<[u8]>::to_vec)
 }
 
 /// Returns true if two files have the same bytes and can both be executed or not.

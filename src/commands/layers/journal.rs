@@ -10,15 +10,18 @@
 //! by a held descriptor, after a check of its identity, and with the owner's rights alone
 //! ([`super::owner`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
+use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, syncfs, unlinkat};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::files::{
     DIRECTORY, Identity, OPAQUE, Seen, Stamp, c_name, decoded, encoded, is_empty, is_whiteout,
@@ -41,6 +44,8 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_BYTES_READ: u64 = 256 << 20;
 /// Longest record of a staging directory.
 const MAX_RECORD_BYTES: u64 = 4096;
+/// Path of the directory itself.
+const TOP: &str = "";
 /// Start of the name of a staging directory.
 const STAGING: &str = ".cofferdam-apply-";
 
@@ -93,6 +98,19 @@ impl Step {
         }
     }
 
+    /// Changes the names of a directory as the step would.
+    fn take_in(&self, name: &[u8], names: &mut Names) {
+        let inode = self.staged.map(|staged| staged.inode);
+        match (self.act, inode) {
+            (Act::Put, Some(inode)) => drop(names.insert(name.to_vec(), inode)),
+            (Act::MakeDirectory, Some(inode)) => {
+                names.entry(name.to_vec()).or_insert(inode);
+            }
+            (Act::RemoveFile | Act::RemoveDirectory, _) => drop(names.remove(name)),
+            (Act::Put | Act::MakeDirectory, None) => {}
+        }
+    }
+
     fn is_removal(&self) -> bool {
         matches!(self.act, Act::RemoveFile | Act::RemoveDirectory)
     }
@@ -105,8 +123,9 @@ struct Journal {
     /// Device number of the directory, which another start of the machine may change.
     device: u64,
     steps: Vec<Step>,
-    /// Directories of steps in which the host had not changed a name since the layer was made.
-    quiet: Vec<String>,
+    /// Directories of steps in which the host had not changed a name since the layer was made, each
+    /// with the digest of the names that it has after all steps.
+    quiet: BTreeMap<String, String>,
 }
 
 /// The staging directory of an apply. Recorded by its name before it is made, so that a directory that
@@ -257,19 +276,75 @@ pub(crate) fn record(
 ) -> Result<(), Errno> {
     syncfs(staging)?;
     let applied = AppliedFiles::read(layer)?;
-    let mut quiet = BTreeSet::new();
+    let staging = fstat(staging)?.st_ino;
+    let mut quiet: BTreeMap<String, Option<Names>> = BTreeMap::new();
     for step in &steps {
         let path = step.path();
-        let (directory, _) = split(&path);
-        let Ok(held) = open_directory(host, directory) else { continue };
-        let seen = Seen::from(&fstat(&held)?);
-        if !seen.changed.may_be_since(since) || applied.has(directory, &seen) {
-            quiet.insert(encoded(directory));
+        let (directory, name) = split(&path);
+        let known = match quiet.entry(encoded(directory)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(quiet_names(host, directory, since, &applied, staging)?)
+            }
+        };
+        if let Some(names) = known {
+            step.take_in(name, names);
+        }
+        if step.act == Act::MakeDirectory && is_absent(host, &path) {
+            quiet.insert(step.path.clone(), Some(Names::new()));
         }
     }
-    let quiet = quiet.into_iter().collect();
+    let quiet = quiet.into_iter();
+    let quiet = quiet.filter_map(|(path, names)| Some((path, digest(&names?)))).collect();
     let device = fstat(host)?.st_dev;
     write(layer, JOURNAL, &Journal { version: VERSION, device, steps, quiet })
+}
+
+/// Names in a directory with the inode numbers of their files.
+type Names = BTreeMap<Vec<u8>, u64>;
+
+/// Returns the names in a directory of the host, if the host had not changed one since the layer was
+/// made.
+fn quiet_names(
+    host: &OwnedFd,
+    directory: &[u8],
+    since: Stamp,
+    applied: &AppliedFiles,
+    staging: u64,
+) -> Result<Option<Names>, Errno> {
+    let Ok(held) = open_directory(host, directory) else { return Ok(None) };
+    let seen = Seen::from(&fstat(&held)?);
+    if seen.changed.may_be_since(since) && !applied.has(directory, &seen) {
+        return Ok(None);
+    }
+    Ok(Some(names_in(&held, Some(staging))?))
+}
+
+fn is_absent(host: &OwnedFd, path: &[u8]) -> bool {
+    matches!(open_directory(host, path), Err(Errno::ENOENT))
+}
+
+/// Lists the names in a directory, without that of the staging directory.
+fn names_in(directory: &OwnedFd, staging: Option<u64>) -> Result<Names, Errno> {
+    let mut names = Names::new();
+    for entry in Dir::openat(directory, ".", DIRECTORY, Mode::empty())?.into_iter() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") && staging != Some(entry.ino()) {
+            names.insert(name.to_vec(), entry.ino());
+        }
+    }
+    Ok(names)
+}
+
+fn digest(names: &Names) -> String {
+    let mut digest = Sha256::new();
+    for (name, inode) in names {
+        digest.update(name);
+        digest.update([0]);
+        digest.update(inode.to_le_bytes());
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Takes all steps of the journal that were not taken yet, and cleans up; without a journal, removes
@@ -286,6 +361,7 @@ pub(crate) fn finish(
     let journal: Option<Journal> = read(layer, JOURNAL, MAX_BYTES_READ)?;
     let record: Option<StagingRecord> = read(layer, STAGED, MAX_RECORD_BYTES)?;
     let mut finished = Finished::default();
+    let mut top = None;
     if let Some(Journal { device, mut steps, quiet, .. }) = journal {
         let now = fstat(host)?.st_dev;
         steps.iter_mut().for_each(|step| step.renumber(device, now));
@@ -305,13 +381,17 @@ pub(crate) fn finish(
         }
         syncfs(host)?;
         finished.done = done.len();
-        note_applied(layer, host, &done, &quiet)?;
+        note_applied(layer, host, &done, &quiet, fstat(&staging)?.st_ino)?;
+        top = quiet.get(TOP).filter(|_| !done.is_empty()).cloned();
         clear_layer(upper, &done)?;
         remove_file(layer, JOURNAL)?;
         fsync(layer)?;
     }
     if let Some(record) = &record {
         remove_staging(host, owner, record)?;
+    }
+    if let Some(names) = top {
+        note_top(layer, host, &names)?;
     }
     remove_file(layer, STAGED)?;
     Ok(finished)
@@ -530,27 +610,39 @@ impl AppliedFiles {
     }
 }
 
-/// Adds the files that were applied to the list, and those of their directories whose names the host
-/// had not changed.
+/// Adds the files that were applied to the list, and those of their directories in which nothing but
+/// the steps has changed a name. A file that the host has changed or replaced since its step is the
+/// host's: a later apply must not take it for the layer's.
 fn note_applied(
     layer: &OwnedFd,
     host: &OwnedFd,
     done: &[&Step],
-    quiet: &[String],
+    quiet: &BTreeMap<String, String>,
+    staging: u64,
 ) -> Result<(), Errno> {
     if done.is_empty() {
         return Ok(());
     }
     let mut applied = AppliedFiles::read(layer)?;
+    for (path, expected) in quiet {
+        let Ok(directory) = open_directory(host, &decoded(path)) else { continue };
+        // Before the listing, so that a change after it shows as another time.
+        let seen = Seen::from(&fstat(&directory)?);
+        if digest(&names_in(&directory, Some(staging))?) == *expected {
+            applied.0.insert(path.clone(), seen);
+        }
+    }
     for step in done {
         let path = step.path();
         let (directory, name) = split(&path);
         let Ok(parent) = open_directory(host, directory) else { continue };
-        if quiet.binary_search(&encoded(directory)).is_ok() {
-            applied.0.insert(encoded(directory), Seen::from(&fstat(&parent)?));
-        }
-        if let Some(seen) = look(&parent, &c_name(name)?)? {
-            applied.0.insert(step.path.clone(), seen);
+        let there = look(&parent, &c_name(name)?)?;
+        let is_ours = |there: &Seen, staged: Seen| {
+            there.is_unchanged(&staged) && there.mode == staged.mode && there.owner == staged.owner
+        };
+        let ours = there.zip(step.staged).filter(|(there, staged)| is_ours(there, *staged));
+        if let Some((there, _)) = ours {
+            applied.0.insert(step.path.clone(), there);
         }
     }
     match write(layer, APPLIED, &applied) {
@@ -558,6 +650,19 @@ fn note_applied(
         Err(Errno::EFBIG) => remove_file(layer, APPLIED),
         written => written,
     }
+}
+
+/// Notes the directory at the top as it is without the staging directory, the removal of which has
+/// changed its times.
+fn note_top(layer: &OwnedFd, host: &OwnedFd, names: &str) -> Result<(), Errno> {
+    let mut applied = AppliedFiles::read(layer)?;
+    let seen = Seen::from(&fstat(host)?);
+    // A name that the host has changed meanwhile is not the layer's.
+    if !applied.0.contains_key(TOP) || digest(&names_in(host, None)?) != names {
+        return Ok(());
+    }
+    applied.0.insert(TOP.to_owned(), seen);
+    write(layer, APPLIED, &applied)
 }
 
 /// Removes the journal and the lists of a layer that has no changes.

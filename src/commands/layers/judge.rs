@@ -10,15 +10,20 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use cell::mediate::names::{self, DirectoryClass, HOOKS, NameClass, OBEYED};
+use super::files::{Seen, split};
+use super::repository::is_sign;
+use cell::mediate::names::{self, DirectoryClass, GIT, HOLDERS, HOOKS, NameClass, OBEYED};
 use supervisor::protect::GuardedPaths;
 
 /// Start of names that belong to cofferdam.
 const RESERVED: &[u8] = b".cofferdam";
+const HOOKS_OF_AGENTS: &str = "agents run the hooks in it";
 
 /// Why a change is not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
+    /// The list of what the host obeys may not be whole.
+    Unseen,
     /// A name that a program of the host obeys, with what it does.
     Obeyed(&'static str),
     /// A part of a repository.
@@ -31,6 +36,10 @@ pub(crate) enum Held {
     /// A link that may lead out of the directory, or to what the host obeys.
     LinkOut,
     LinkToGuarded,
+    /// A part of the way of one of the host's own links, which would lead there.
+    Redirects,
+    /// Another spelling of a name, where the filesystem has one file for both.
+    SameName,
     /// Neither a file nor a directory nor a link.
     Special,
     /// Too deep in directories to be looked at.
@@ -39,12 +48,15 @@ pub(crate) enum Held {
     Unreadable,
     /// In place of a directory of the host of which something stays.
     InTheWay,
+    /// A file of the host in whose place something comes that is held back.
+    Replaced,
 }
 
 impl Held {
     /// Returns the reason in words.
     pub(crate) fn reason(self) -> &'static str {
         match self {
+            Self::Unseen => "not everything that the host obeys could be found",
             Self::Obeyed(reason) => reason,
             Self::Repository => {
                 "git runs or obeys parts of a repository: its files are never applied"
@@ -54,10 +66,15 @@ impl Held {
             Self::Reserved => "names that begin with `.cofferdam` are reserved",
             Self::LinkOut => "the link may lead out of the directory",
             Self::LinkToGuarded => "the link leads to what the host obeys",
+            Self::Redirects => {
+                "a link on the host would lead out of the directory, or to what the host obeys"
+            }
+            Self::SameName => "the filesystem takes it for the same name as another one",
             Self::Special => "only files, directories and links are applied",
             Self::Deep => "too deep in directories",
             Self::Unreadable => "it cannot be read",
-            Self::InTheWay => "something in the directory that it replaces stays",
+            Self::InTheWay => "something in the directory stays",
+            Self::Replaced => "what takes its place is held back",
         }
     }
 }
@@ -69,17 +86,49 @@ pub(crate) struct Judge {
     guarded: BTreeSet<PathBuf>,
     /// Names that the operator guards.
     also: Vec<Vec<u8>>,
+    /// The links of the directory that are not guarded.
+    links: Vec<Vec<u8>>,
+    /// Why nothing is applied.
+    all: Option<Held>,
 }
 
 impl Judge {
-    pub(crate) fn new(guarded: &GuardedPaths, also: &BTreeSet<String>) -> Self {
-        let also = also.iter().map(|name| name.clone().into_bytes()).collect();
-        Self { guarded: guarded.all().map(Path::to_owned).collect(), also }
+    /// Makes the rules of the directory at `base` from a scan of it.
+    pub(crate) fn new(base: &Path, guarded: &GuardedPaths, also: &BTreeSet<String>) -> Self {
+        let also: Vec<_> = also.iter().map(|name| name.clone().into_bytes()).collect();
+        let unseen = guarded.unseen().map(|_| Held::Unseen);
+        Self {
+            guarded: guarded.all().map(Path::to_owned).collect(),
+            links: guarded.links().map(|path| path.as_os_str().as_bytes().to_vec()).collect(),
+            all: unseen.or_else(|| held_as_a_whole(base, &also)),
+            also,
+        }
     }
 
-    /// Judges a name in a directory. `has_head` is true if the directory on the host has a `HEAD`,
-    /// with which other names would make it a repository.
-    pub(crate) fn name(&self, path: &[u8], name: &[u8], has_head: bool) -> Option<Held> {
+    /// Returns why nothing in the directory is applied.
+    pub(crate) fn all(&self) -> Option<Held> {
+        self.all
+    }
+
+    /// Returns the links of the host that are not guarded, as paths below the directory.
+    pub(crate) fn links(&self) -> &[Vec<u8>] {
+        &self.links
+    }
+
+    /// Judges a file at a path. `has_head` is true if its directory on the host has a `HEAD`, with
+    /// which other names would make it a repository.
+    pub(crate) fn name(&self, path: &[u8], seen: &Seen, has_head: bool) -> Option<Held> {
+        let (_, name) = split(path);
+        self.name_of(path, name, has_head).or_else(|| holder(name, seen.is(libc::S_IFDIR)))
+    }
+
+    /// Judges a part of the way of a link, whatever is there.
+    pub(crate) fn way(&self, path: &[u8], has_head: bool) -> Option<Held> {
+        let (_, name) = split(path);
+        self.name_of(path, name, has_head).or_else(|| holder(name, true))
+    }
+
+    fn name_of(&self, path: &[u8], name: &[u8], has_head: bool) -> Option<Held> {
         if name.len() >= RESERVED.len()
             && name.get(..RESERVED.len()).is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
         {
@@ -88,65 +137,23 @@ impl Judge {
         let class = NameClass::classify(name);
         let directory = if has_head { DirectoryClass::Headed } else { DirectoryClass::WorkTree };
         if class == NameClass::Obeyed {
-            let known = OBEYED.iter().find(|(word, _)| names::may_be(name, word));
-            return Some(known.map_or(Held::Repository, |(_, reason)| Held::Obeyed(reason)));
+            return Some(obeyed(name));
         }
         // Covers `HEAD` itself, wherever it would be made.
-        if directory.refuses(class) {
+        if directory.refuses(class) || (has_head && is_sign(name)) {
             return Some(Held::Repository);
         }
         if names::may_be(name, HOOKS) && names::has_obeyed(path) {
-            return Some(Held::Obeyed("agents run the hooks in it"));
+            return Some(Held::Obeyed(HOOKS_OF_AGENTS));
         }
         if names::is_one_of(&self.also, name) {
             return Some(Held::Operators);
         }
-        let path = Path::new(OsStr::from_bytes(path));
-        if self.is_guarded(path) {
-            return Some(Held::Named);
-        }
-        None
+        self.is_guarded(Path::new(OsStr::from_bytes(path))).then_some(Held::Named)
     }
 
-    /// Judges a link at `path` with this text.
-    pub(crate) fn link(&self, path: &[u8], text: &[u8]) -> Option<Held> {
-        if text.first() == Some(&b'/') {
-            return Some(Held::LinkOut);
-        }
-        let (directory, _) = super::files::split(path);
-        let mut target: Vec<&[u8]> = names::parts(directory).collect();
-        for part in names::parts(text) {
-            match part {
-                b"." => {}
-                b".." => {
-                    if target.pop().is_none() {
-                        return Some(Held::LinkOut);
-                    }
-                }
-                part => target.push(part),
-            }
-        }
-        // A `..` behind a name is where that name leads, which a link can change.
-        let mut has_name = false;
-        for part in names::parts(text) {
-            match part {
-                b"." => {}
-                b".." if has_name => return Some(Held::LinkOut),
-                b".." => {}
-                _ => has_name = true,
-            }
-        }
-        let target = target.join(&b'/');
-        let is_obeyed = |part: &[u8]| {
-            NameClass::classify(part) == NameClass::Obeyed || names::is_one_of(&self.also, part)
-        };
-        if names::parts(&target).any(is_obeyed)
-            || names::has_obeyed(&target)
-            || self.is_guarded(Path::new(OsStr::from_bytes(&target)))
-        {
-            return Some(Held::LinkToGuarded);
-        }
-        // A guarded path that would lead through the link.
+    /// Judges a link by its place: a guarded path must not lead through it.
+    pub(crate) fn place_of_link(&self, path: &[u8]) -> Option<Held> {
         let path = Path::new(OsStr::from_bytes(path));
         let is_above = self.guarded.iter().any(|guarded| is_at_or_below(guarded, path));
         is_above.then_some(Held::Named)
@@ -156,6 +163,40 @@ impl Judge {
     fn is_guarded(&self, path: &Path) -> bool {
         self.guarded.iter().any(|guarded| is_at_or_below(path, guarded))
     }
+}
+
+/// Judges a name of a directory in which agents run hooks. It may only be a directory, and only in
+/// the exact spelling: what a link leads to, or another spelling, is not judged as one.
+fn holder(name: &[u8], is_directory: bool) -> Option<Held> {
+    let is_exact = || is_directory && HOLDERS.iter().any(|word| word.as_bytes() == name);
+    let is_held = NameClass::classify(name) == NameClass::Holder && !is_exact();
+    is_held.then_some(Held::Obeyed(HOOKS_OF_AGENTS))
+}
+
+/// Returns the reason for a name that is obeyed in any directory.
+fn obeyed(name: &[u8]) -> Held {
+    let known = OBEYED.iter().find(|(word, _)| names::may_be(name, word));
+    known.map_or(Held::Repository, |(_, reason)| Held::Obeyed(reason))
+}
+
+/// Judges the directory that has the layer: nothing is applied in one that is obeyed itself. The
+/// names around it are not judged, as agents keep work trees in their own directories, apart from
+/// that of a repository.
+fn held_as_a_whole(base: &Path, also: &[Vec<u8>]) -> Option<Held> {
+    let path = base.as_os_str().as_bytes();
+    let (directory, name) = split(path);
+    if names::parts(path).any(|part| names::may_be(part, GIT)) {
+        return Some(Held::Repository);
+    }
+    if NameClass::classify(name) == NameClass::Obeyed {
+        return Some(obeyed(name));
+    }
+    let (_, parent) = split(directory);
+    let is_hooks = names::may_be(name, HOOKS) && NameClass::classify(parent) == NameClass::Holder;
+    if is_hooks {
+        return Some(Held::Obeyed(HOOKS_OF_AGENTS));
+    }
+    names::is_one_of(also, name).then_some(Held::Operators)
 }
 
 /// Compares paths as a filesystem would that ignores upper and lower case.
@@ -172,15 +213,25 @@ fn is_at_or_below(path: &Path, directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::layers::files::Stamp;
 
     fn judge() -> Judge {
         let guarded = ["tools/check", "team.gitconfig"].map(PathBuf::from);
-        Judge { guarded: guarded.into_iter().collect(), also: vec![b"deploy.sh".to_vec()] }
+        let guarded = guarded.into_iter().collect();
+        Judge { guarded, also: vec![b"deploy.sh".to_vec()], ..Judge::default() }
+    }
+
+    fn seen(mode: libc::mode_t) -> Seen {
+        let zero = Stamp(0, 0);
+        Seen { device: 0, inode: 0, mode, size: 0, modified: zero, changed: zero, owner: (0, 0) }
+    }
+
+    fn held(path: &str, kind: libc::mode_t) -> Option<Held> {
+        judge().name(path.as_bytes(), &seen(kind), false)
     }
 
     fn name(path: &str) -> Option<Held> {
-        let (_, last) = super::super::files::split(path.as_bytes());
-        judge().name(path.as_bytes(), last, false)
+        held(path, libc::S_IFDIR)
     }
 
     #[test]
@@ -192,6 +243,12 @@ mod tests {
         }
         for path in [".git", "a/.GIT", "git~1", "HEAD", "lib/head", ".git:x", ".git ."] {
             assert_eq!(name(path), Some(Held::Repository), "{path}");
+        }
+        for path in [".Git\u{200c}", ".g\u{200d}it", ".gi\u{feff}t..", "GIT~12", ".G\u{2064}it"] {
+            assert_eq!(name(path), Some(Held::Repository), "{path}");
+        }
+        for path in [".Hus\u{212a}y", ".hu\u{17f}ky", ".VSCODE .", "vscode~1", "CLAUDE~2"] {
+            assert!(matches!(name(path), Some(Held::Obeyed(_))), "{path}");
         }
         assert!(matches!(name(".github/hooks"), Some(Held::Obeyed(_))));
         assert_eq!(name("Deploy.SH"), Some(Held::Operators));
@@ -205,40 +262,57 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_repository_are_held_back_where_the_host_has_its_head() {
-        let judge = judge();
-        for part in ["hooks", "config", "commondir", "info"] {
-            let path = format!("bare/{part}");
-            let held = judge.name(path.as_bytes(), part.as_bytes(), true);
-            assert_eq!(held, Some(Held::Repository), "{part}");
+    fn a_directory_of_agents_hooks_is_a_directory_of_that_name() {
+        for word in HOLDERS {
+            assert_eq!(held(word, libc::S_IFDIR), None, "{word}");
+            for kind in [libc::S_IFLNK, libc::S_IFREG] {
+                assert_eq!(held(word, kind), Some(Held::Obeyed(HOOKS_OF_AGENTS)), "{word}");
+            }
+            for other in [
+                word.to_uppercase(),
+                format!("{word}."),
+                format!("{word} "),
+                format!("a/{word}\u{200c}"),
+                format!("{word}:x"),
+            ] {
+                assert_eq!(name(&other), Some(Held::Obeyed(HOOKS_OF_AGENTS)), "{other}");
+            }
         }
-        assert_eq!(judge.name(b"bare/README", b"README", true), None);
+        assert_eq!(name("GITHUB~1"), Some(Held::Obeyed(HOOKS_OF_AGENTS)));
     }
 
     #[test]
-    fn a_link_stays_in_the_directory_and_away_from_what_is_obeyed() {
-        let link = |path: &str, text: &str| judge().link(path.as_bytes(), text.as_bytes());
-        for (path, text) in [
-            ("a", "/etc/passwd"),
-            ("a", ".."),
-            ("a", "../x"),
-            ("a/b", "../../x"),
-            ("a/b", "c/../../../x"),
-            ("a/b", "c/.."),
-        ] {
-            assert_eq!(link(path, text), Some(Held::LinkOut), "{path} -> {text}");
+    fn parts_of_a_repository_are_held_back_where_the_host_has_its_head() {
+        let judge = judge();
+        for part in ["hooks", "config", "commondir", "info", "objects", "refs", "Refs", "gitdir"] {
+            let path = format!("bare/{part}");
+            let held = judge.name(path.as_bytes(), &seen(libc::S_IFREG), true);
+            assert_eq!(held, Some(Held::Repository), "{part}");
         }
-        for (path, text) in [
-            ("a", ".git/config"),
-            ("a/b", "../.Envrc"),
-            ("x", "tools/check"),
-            ("a", ".github/hooks/x"),
-        ] {
-            assert_eq!(link(path, text), Some(Held::LinkToGuarded), "{path} -> {text}");
+        assert_eq!(judge.name(b"bare/README", &seen(libc::S_IFREG), true), None);
+    }
+
+    #[test]
+    fn nothing_is_applied_in_a_directory_that_is_obeyed_itself() {
+        let whole = |path: &str| held_as_a_whole(Path::new(path), &[b"deploy".to_vec()]);
+        for path in ["/home/u/p/.git", "/home/u/p/.git/modules/x", "/home/u/.GIT/x"] {
+            assert_eq!(whole(path), Some(Held::Repository), "{path}");
         }
-        assert_eq!(link("tools", "elsewhere"), Some(Held::Named));
-        for (path, text) in [("a", "b"), ("a/b", "../c"), ("a/b", "./c/d"), ("a", "missing")] {
-            assert_eq!(link(path, text), None, "{path} -> {text}");
+        assert!(matches!(whole("/home/u/p/.vscode"), Some(Held::Obeyed(_))));
+        assert!(matches!(whole("/home/u/p/.github/hooks"), Some(Held::Obeyed(_))));
+        assert_eq!(whole("/home/u/Deploy"), Some(Held::Operators));
+        // Agents keep work trees in their own directories.
+        for path in ["/home/u/.codex/worktrees/p", "/home/u/p", "/home/u/p/.github", "/"] {
+            assert_eq!(whole(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_list_of_guarded_paths_that_may_not_be_whole_holds_everything_back() {
+        let none = BTreeSet::new();
+        let base = Path::new("/home/u/p");
+        assert_eq!(Judge::new(base, &GuardedPaths::default(), &none).all(), None);
+        let unseen = GuardedPaths::unseen_because("has more in it");
+        assert_eq!(Judge::new(base, &unseen, &none).all(), Some(Held::Unseen));
     }
 }

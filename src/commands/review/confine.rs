@@ -9,7 +9,7 @@ use syscalls::Sysno;
 use crate::commands::error::CliError;
 use crate::commands::layers::files::DIRECTORY;
 use crate::commands::layers::store::Layer;
-use cell::confine::{Filter, enclose, narrow};
+use cell::confine::{Filter, enclose, narrow, one_of};
 use cell::landlock::{self, LandlockPlan, Use};
 use cell::seccomp::FSTATAT;
 use cell::{StepFailed, errno_of};
@@ -37,6 +37,8 @@ const READING: [Sysno; 17] = [
     Sysno::mprotect,
     Sysno::sched_yield,
 ];
+/// The one ioctl: whether a directory takes two spellings of a name for the same (FS_IOC_GETFLAGS).
+const GET_FLAGS: u64 = 0x8008_6601;
 /// Calls of one that applies changes.
 const WRITING: [Sysno; 18] = [
     Sysno::copy_file_range,
@@ -95,7 +97,8 @@ pub(super) fn confine(layer: &Layer, host: &OwnedFd, applies: bool) -> Result<()
         (true, false) => READING.into_iter().chain(WRITING).collect(),
         (false, _) => READING.to_vec(),
     };
-    let filter = Filter::of_calls(calls);
+    let flags = (Sysno::ioctl, one_of(1, [GET_FLAGS]));
+    let filter = Filter::of_calls(calls).with([flags]);
     let done = match is_root {
         // Root reads files of other users, and takes the ids of the directory's owner.
         true => {

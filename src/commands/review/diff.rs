@@ -14,7 +14,7 @@ use similar::{ChangeTag, DiffOp, DiffTag};
 use super::print::{Output, text};
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
-use crate::commands::layers::changes::{Act, Change, Kind, link};
+use crate::commands::layers::change::{Act, Change, Kind, link};
 use crate::commands::layers::files::{c_name, open_directory, open_file, split};
 use crate::commands::layers::store::Layer;
 use crate::commands::terminal::colour::Tone;
@@ -194,6 +194,7 @@ mod tests {
             kind: Kind::File,
             new: None,
             old: None,
+            target: None,
             held: None,
             is_conflict: false,
             is_movable: true,

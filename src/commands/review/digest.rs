@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::commands::layers::changes::{Act, Change, Kind};
+use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::files::Seen;
 
 /// Bytes of the digest that are shown.
@@ -28,6 +28,11 @@ pub(super) fn of(changes: &[Change]) -> String {
             Kind::Other => 3,
         };
         digest.update([act, kind, u8::from(change.is_applicable())]);
+        let target = change.target.as_deref().unwrap_or_default();
+        let length = u64::try_from(target.len()).unwrap_or(u64::MAX);
+        digest.update([u8::from(change.target.is_some())]);
+        digest.update(length.to_le_bytes());
+        digest.update(target);
         for seen in [&change.new, &change.old] {
             digest.update([u8::from(seen.is_some())]);
             seen.iter().for_each(|seen| add(&mut digest, seen));
@@ -71,6 +76,7 @@ mod tests {
             kind: Kind::File,
             new: Some(seen),
             old: Some(seen),
+            target: None,
             held: None,
             is_conflict: false,
             is_movable: true,
@@ -82,6 +88,7 @@ mod tests {
             Change { path: b"b".to_vec(), ..change.clone() },
             Change { act: Act::Add, ..change.clone() },
             Change { kind: Kind::Link, ..change.clone() },
+            Change { target: Some(b"a".to_vec()), ..change.clone() },
             Change { is_conflict: true, ..change.clone() },
             Change { old: None, ..change.clone() },
             Change { new: Some(Seen { inode: 3, ..seen }), ..change.clone() },

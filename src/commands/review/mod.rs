@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
 use crate::commands::layers::apply::{Failed, apply};
-use crate::commands::layers::changes::{self, Act, Change, Kind};
+use crate::commands::layers::change::{Act, Change, Kind};
+use crate::commands::layers::changes;
 use crate::commands::layers::journal::{self, AppliedFiles, Finished};
 use crate::commands::layers::judge::Judge;
 use crate::commands::layers::store::{self, Layer};
@@ -202,9 +203,14 @@ fn judge(layer: &Layer, also: &BTreeSet<String>) -> Result<Judge, CliError> {
     let path = layer.base.path();
     let granted = Granted::now(path.clone(), path, Access::ReadWrite)
         .map_err(|errno| replaced(layer, errno))?;
-    let guarded =
-        protect::scan(&[granted]).map_err(|error| CliError::new(format!("review: {error}")))?;
-    Ok(Judge::new(&guarded.into_iter().next().unwrap_or_default(), also))
+    let found = protect::scan_whole(&[granted])
+        .map_err(|error| CliError::new(format!("review: {error}")))?;
+    // A file has no layer, so that there is one list.
+    let guarded = found.into_iter().next().unwrap_or_default();
+    if let Some(reason) = guarded.unseen() {
+        eprintln!("cofferdam: everything is held back, as a part of the directory {reason}");
+    }
+    Ok(Judge::new(&layer.base.path(), &guarded, also))
 }
 
 fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {

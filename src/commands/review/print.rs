@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::digest;
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{acts, plain, pretty};
-use crate::commands::layers::changes::{Act, Change, Kind};
+use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::files::encoded;
 use crate::commands::layers::journal::{Finished, Left};
 use crate::commands::layers::store::Layer;
@@ -130,13 +130,16 @@ impl Output {
         }
         notes.extend(change.held.map(|held| format!("held back: {}", held.reason())));
         notes.extend(flags(change).iter().map(|flag| (*flag).to_owned()));
-        let path = quoted(&change.path);
+        let mut path = format!("{}{slash}", quoted(&change.path));
+        if let Some(target) = &change.target {
+            path.push_str(&format!(" -> {}", quoted(target)));
+        }
         let mark = self.colour.paint(tone, mark);
         match notes.is_empty() {
-            true => format!("{mark} {path}{slash}\n"),
+            true => format!("{mark} {path}\n"),
             false => {
                 let notes = self.colour.paint(Tone::Advice, &format!("[{}]", notes.join("; ")));
-                format!("{mark} {path}{slash}  {notes}\n")
+                format!("{mark} {path}  {notes}\n")
             }
         }
     }
@@ -180,6 +183,9 @@ fn row_json(change: &Change) -> Value {
     }
     if let Some(new) = change.new.filter(|_| change.kind == Kind::File) {
         set("size", json!(new.size));
+    }
+    if let Some(target) = &change.target {
+        set("target", json!(text(target)));
     }
     if let Some(held) = change.held {
         set("held", json!(held.reason()));

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use super::grammar::Whole;
 use super::reader::{MAX_TEXT, Reader, Variable};
-use super::scan::{Repository, Scan, sorted};
+use super::scan::{Extent, Repository, Scan, sorted};
 use super::settings::{Meaning, named_by};
 use super::tree::{GrantPath, Kind, Target, path_of};
 use model::accounts;
@@ -20,6 +20,8 @@ const MAX_INCLUDE_DEPTH: usize = 10;
 
 /// Maximum number of directories from which hooks and commands of one repository are run.
 const MAX_TOPS: usize = 64;
+/// Maximum number of words of one command that are looked at.
+const MAX_WORDS: usize = 200;
 
 /// Configuration files outside of repositories that git reads for this user.
 const USER_FILES: [&str; 2] = [".gitconfig", ".config/git/config"];
@@ -159,31 +161,43 @@ impl Scan {
                 return Some(Vec::new());
             }
             Err(_) => {
-                self.note(origin, "has a configuration that could not be read in time");
+                self.note_unseen(origin, "has a configuration that could not be read in time");
                 return None;
             }
         };
         if text.len() > MAX_TEXT {
-            self.note(
+            self.note_unseen(
                 origin,
                 "has a configuration of more than 1 MiB, of which that much was read",
             );
             text.truncate(MAX_TEXT);
         }
-        let read = match &self.reader {
-            Some(reader) => reader.read(&text),
-            None => Reader::start().and_then(|reader| self.reader.insert(reader).read(&text)),
-        };
+        let mut read = self.parsed(&text);
+        if self.extent == Extent::Whole && read.is_err() {
+            // A busy machine may have kept the process waiting.
+            self.reader = None;
+            read = self.parsed(&text);
+        }
         Some(match read {
             Ok((variables, Whole::Yes | Whole::No)) => variables,
             Err(_) => {
                 // Start another process for the next file.
                 self.reader = None;
-                self.note(origin, "has a configuration that could not be understood: each file that it seems to name is read-only");
+                self.note_unseen(
+                    origin,
+                    "has a configuration that could not be understood: each file that it seems to name is read-only",
+                );
                 let key = b"external".to_vec();
                 vec![Variable { section: b"diff".to_vec(), key, value: text }]
             }
         })
+    }
+
+    fn parsed(&mut self, text: &[u8]) -> Result<(Vec<Variable>, Whole), Errno> {
+        match &self.reader {
+            Some(reader) => reader.read(text),
+            None => Reader::start().and_then(|reader| self.reader.insert(reader).read(text)),
+        }
     }
 
     fn guard_named(
@@ -195,7 +209,7 @@ impl Scan {
         let (git, tops) = repository;
         for value in valued(settings, Meaning::Hooks) {
             let path = expanded(value);
-            for top in tops.iter().take(MAX_TOPS) {
+            for top in tops.iter().take(self.extent.limit(MAX_TOPS)) {
                 if let Target::InGrant(path_in_grant, Kind::Directory) =
                     self.guard_path(origin, top, &path)
                     && self.is_whole(&path_in_grant, origin)
@@ -208,8 +222,13 @@ impl Scan {
             }
         }
         for value in valued(settings, Meaning::Path) {
-            for top in tops.iter().take(MAX_TOPS) {
-                self.guard_path(origin, top, &expanded(value));
+            for top in tops.iter().take(self.extent.limit(MAX_TOPS)) {
+                let end = self.guard_path(origin, top, &expanded(value));
+                if let Target::InGrant(path, Kind::Directory) = end
+                    && self.is_whole(&path, origin)
+                {
+                    self.guard_whole(&path);
+                }
             }
         }
         let aliases = valued(settings, Meaning::Alias).map(programs_of_alias);
@@ -219,7 +238,7 @@ impl Scan {
         let commands = commands.map(<[u8]>::to_vec).chain(aliases);
         for command in commands {
             if self.is_spent() {
-                self.note(origin, "names more than could be looked at in time");
+                self.note_unseen(origin, "names more than could be looked at in time");
                 return;
             }
             self.command(origin, (git, tops), &command);
@@ -229,18 +248,17 @@ impl Scan {
     /// Guards files that a command names: each word that is a path, and each later word that names
     /// an existing file, such as a script after its interpreter.
     fn command(&mut self, origin: &GrantPath, repository: (&Path, &[PathBuf]), command: &[u8]) {
-        const MAX_WORDS: usize = 200;
         let (git, tops) = repository;
         let words =
             command.split(|byte| byte.is_ascii_whitespace() || b"!;|&()<>'\"`$=".contains(byte));
         let words = words.filter(|word| !word.is_empty() && !word.starts_with(b"-"));
-        for (index, word) in words.take(MAX_WORDS).enumerate() {
+        for (index, word) in words.take(self.extent.limit(MAX_WORDS)).enumerate() {
             let path = expanded(word);
             let is_path = word.contains(&b'/');
             // In a repository's own directory these are references, to which git writes.
             let is_reference =
                 word.ends_with(b"HEAD") || word.starts_with(b"refs/") || word.starts_with(b"logs/");
-            for top in tops.iter().take(MAX_TOPS) {
+            for top in tops.iter().take(self.extent.limit(MAX_TOPS)) {
                 if is_reference && top == git {
                     continue;
                 }

@@ -25,6 +25,12 @@ pub struct GuardedPaths {
     pub named: BTreeSet<PathBuf>,
     /// Paths that are guarded only by name or not at all, with the reason.
     pub(super) notes: BTreeSet<(PathBuf, &'static str)>,
+    /// Directories of which everything is obeyed, and which cells may write to.
+    pub(super) whole: BTreeSet<PathBuf>,
+    /// The links of the directory, if all of it was looked at.
+    pub(super) links: Vec<PathBuf>,
+    /// Why the paths may not be all that the host obeys.
+    pub(super) unseen: Option<&'static str>,
 }
 
 impl GuardedPaths {
@@ -38,9 +44,25 @@ impl GuardedPaths {
         all.filter(|path| !path.as_os_str().is_empty()).collect()
     }
 
-    /// Returns every path that is guarded as it is or by name.
+    /// Returns every path that is guarded as it is or by name, or of which everything is obeyed.
     pub fn all(&self) -> impl Iterator<Item = &Path> {
-        self.obeyed.iter().chain(&self.named).map(PathBuf::as_path)
+        self.obeyed.iter().chain(&self.named).chain(&self.whole).map(PathBuf::as_path)
+    }
+
+    /// Returns the links of the directory that [`super::scan_whole`] found.
+    pub fn links(&self) -> impl Iterator<Item = &Path> {
+        self.links.iter().map(PathBuf::as_path)
+    }
+
+    /// Returns an empty list that may not be whole, for this reason.
+    #[must_use]
+    pub fn unseen_because(reason: &'static str) -> Self {
+        Self { unseen: Some(reason), ..Self::default() }
+    }
+
+    /// Returns why the paths may not be all that the host obeys; `None` if they are.
+    pub fn unseen(&self) -> Option<&'static str> {
+        self.unseen
     }
 
     /// Returns these paths, and pins the directories on the way to `targets` too.

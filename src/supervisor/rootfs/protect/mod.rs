@@ -25,7 +25,7 @@ mod tree;
 use nix::errno::Errno;
 
 pub use self::guarded::GuardedPaths;
-use self::scan::Scan;
+use self::scan::{Extent, Scan};
 use self::tree::Trees;
 use crate::rootfs::error::GrantError;
 use crate::rootfs::granted::Granted;
@@ -37,6 +37,19 @@ use model::job::Access;
 /// # Errors
 /// A directory cannot be opened, so that nothing in it would be guarded.
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
+    scan_extent(granted, Extent::InTime)
+}
+
+/// Finds the same without limits of time and number, for a decision about what is written to the
+/// directories. [`GuardedPaths::unseen`] says whether something could not be read.
+///
+/// # Errors
+/// As with [`scan`].
+pub fn scan_whole(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
+    scan_extent(granted, Extent::Whole)
+}
+
+fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>, GrantError> {
     let writable = |access| match access {
         Access::ReadOnly | Access::Cache | Access::Layer => false,
         Access::ReadWrite | Access::Unguarded | Access::Repository => true,
@@ -58,11 +71,15 @@ pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     if indices.is_empty() {
         return Ok(all);
     }
-    let mut scan = Scan::new(trees, configured::files_for_all(|name| std::env::var_os(name)));
+    let for_all = configured::files_for_all(|name| std::env::var_os(name));
+    let mut scan = Scan::new(trees, for_all, extent);
     scan.tops();
     scan.walk();
     scan.configurations();
-    scan.other_names();
+    // What is applied gets a new file: other names of a guarded file are not written through.
+    if extent == Extent::InTime {
+        scan.other_names();
+    }
     for (index, guarded) in indices.into_iter().zip(scan.guarded) {
         if let Some(entry) = all.get_mut(index) {
             *entry = guarded;

@@ -56,6 +56,11 @@ impl Budget {
         Self { spent: 0, entries, assured: ASSURED_ENTRIES, start: Instant::now(), time }
     }
 
+    /// Returns a budget that is never exhausted.
+    fn unlimited() -> Self {
+        Self { assured: usize::MAX, ..Self::new(usize::MAX, Duration::MAX) }
+    }
+
     /// Consumes `entries` of the budget. Returns false once it is exhausted.
     pub(crate) fn spend(&mut self, entries: usize) -> bool {
         self.spent = self.spent.saturating_add(entries);
@@ -73,15 +78,28 @@ impl Budget {
 
     /// Extends the budget for the last step, the configurations.
     fn extend_for_configurations(&mut self) {
+        if self.assured == usize::MAX {
+            return;
+        }
         self.time = MAX_TIME;
         self.assured = self.spent.saturating_add(ASSURED_ENTRIES);
         self.entries = self.assured.max(MAX_ENTRIES);
     }
 }
 
+/// How much of the granted directories a scan looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// As much as a start has time for.
+    InTime,
+    /// Everything, with the links that lead elsewhere.
+    Whole,
+}
+
 /// State of a scan of the granted directories.
 #[derive(Debug)]
 pub(crate) struct Scan {
+    pub extent: Extent,
     pub trees: Trees,
     pub guarded: Vec<GuardedPaths>,
     pub budget: Budget,
@@ -113,14 +131,31 @@ pub(crate) struct Repository {
     pub tops: Vec<PathBuf>,
 }
 
+impl Extent {
+    fn budget(self, time: Duration) -> Budget {
+        match self {
+            Self::InTime => Budget::new(MAX_ENTRIES, time),
+            Self::Whole => Budget::unlimited(),
+        }
+    }
+
+    /// Returns a limit of a number that holds for a scan in time.
+    pub(crate) fn limit(self, number: usize) -> usize {
+        match self {
+            Self::InTime => number,
+            Self::Whole => usize::MAX,
+        }
+    }
+}
+
 impl Scan {
-    pub(crate) fn new(trees: Trees, for_all: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(trees: Trees, for_all: Vec<PathBuf>, extent: Extent) -> Self {
         let guarded = (0..trees.len()).map(|_| GuardedPaths::default()).collect();
-        let budget = Budget::new(MAX_ENTRIES, WALK_TIME);
         Self {
+            extent,
+            budget: extent.budget(WALK_TIME),
             trees,
             guarded,
-            budget,
             reader: None,
             shared: BTreeSet::new(),
             repositories: Vec::new(),
@@ -138,7 +173,7 @@ impl Scan {
     pub(crate) fn tops(&mut self) {
         let roots = (0..self.trees.len()).map(|tree| GrantPath { tree, path: PathBuf::new() });
         let roots: Vec<GrantPath> = roots.collect();
-        self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
+        self.budget = self.extent.budget(TOP_TIME);
         for root in &roots {
             match self.trees.is_repository(root.tree) {
                 true => self.repository(root),
@@ -146,13 +181,13 @@ impl Scan {
             }
         }
         self.enclosing();
-        self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
+        self.budget = self.extent.budget(TOP_TIME);
         self.configurations();
-        self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
+        self.budget = self.extent.budget(TOP_TIME);
         for root in &roots {
             self.obeyed_by_name(root);
         }
-        self.budget = Budget::new(MAX_ENTRIES, WALK_TIME);
+        self.budget = self.extent.budget(WALK_TIME);
     }
 
     /// Checks by name whether a directory is or contains a repository, without listing it.
@@ -202,13 +237,16 @@ impl Scan {
             self.walk_tree(GrantPath { tree, path: PathBuf::new() });
         }
         if self.is_spent() {
-            self.budget = Budget::new(MAX_ENTRIES, TOP_TIME);
+            self.budget = self.extent.budget(TOP_TIME);
         }
         for git in std::mem::take(&mut self.unlisted) {
             self.submodules(&git);
             self.worktrees(&git);
             if self.is_spent() && self.has_others(&git) {
-                self.note(&git, "has submodules or worktrees that could not be looked at in time");
+                self.note_unseen(
+                    &git,
+                    "has submodules or worktrees that could not be looked at in time",
+                );
             }
         }
         self.budget.extend_for_configurations();
@@ -219,7 +257,7 @@ impl Scan {
         let mut queue = VecDeque::from([root]);
         while let Some(directory) = queue.pop_front() {
             if directory.path.as_os_str().len() > MAX_PATH_BYTES {
-                self.note(&directory, "lies too deep to be looked at");
+                self.note_unseen(&directory, "lies too deep to be looked at");
                 continue;
             }
             for (name, kind) in self.entries(&directory) {
@@ -238,6 +276,7 @@ impl Scan {
                         }
                     }
                     (_, Kind::Directory) => queue.push_back(here),
+                    (_, Kind::Link) if self.extent == Extent::Whole => self.keep_link(here),
                     (_, Kind::File | Kind::Link | Kind::Other) => {}
                 }
             }
@@ -248,12 +287,19 @@ impl Scan {
         }
     }
 
+    /// Keeps a link of which the host obeys nothing by itself.
+    fn keep_link(&mut self, path: GrantPath) {
+        if let Some(guarded) = self.guarded.get_mut(path.tree) {
+            guarded.links.push(path.path);
+        }
+    }
+
     /// Checks by name in the directory whose listing was interrupted and in those that were not
     /// listed, within a separate budget. Files that the host obeys in them become read-only, but
     /// are not scanned further.
     fn unwalked(&mut self, directory: GrantPath, queue: VecDeque<GrantPath>) {
         let first = queue.front().unwrap_or(&directory);
-        self.note(first, "and more could not be looked at in time");
+        self.note_unseen(first, "and more could not be looked at in time");
         let rest = std::mem::replace(&mut self.budget, Budget::new(MAX_NAMES, TOP_TIME));
         // The top of a granted directory was checked before.
         let below = |directory: &GrantPath| !directory.path.as_os_str().is_empty();
@@ -307,7 +353,7 @@ impl Scan {
         match listed {
             // The cell may not list it either, or it was removed or replaced since.
             Ok(()) | Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
-            Err(_) => self.note(directory, "cannot be listed"),
+            Err(_) => self.note_unseen(directory, "cannot be listed"),
         }
         entries
     }
@@ -365,7 +411,7 @@ impl Scan {
                 }
             }
             if self.budget.is_spent() {
-                self.note(path, "has more in it than could be looked at in time");
+                self.note_unseen(path, "has more in it than could be looked at in time");
                 return;
             }
         }
@@ -381,6 +427,7 @@ impl Scan {
             Target::InGrant(to, kind) => {
                 if self.is_whole(&to, path) {
                     self.note(path, "leads to a directory that holds it, which stays writable");
+                    self.guard_whole(&to);
                 }
                 Some((to, kind))
             }
@@ -400,7 +447,7 @@ impl Scan {
     /// `origin`.
     pub(crate) fn guard_path(&mut self, origin: &GrantPath, from: &Path, path: &Path) -> Target {
         if !self.budget.spend(1) {
-            self.note(origin, "names more than could be looked at in time");
+            self.note_unseen(origin, "names more than could be looked at in time");
             return Target::Unresolved;
         }
         let resolution = self.follow(from, path);
@@ -451,6 +498,13 @@ impl Scan {
     pub(crate) fn is_whole(&self, path: &GrantPath, origin: &GrantPath) -> bool {
         let holds = path.tree == origin.tree && origin.path.starts_with(&path.path);
         path.path.as_os_str().is_empty() || (holds && path.path != origin.path)
+    }
+
+    /// Records a directory of which everything is obeyed, although a cell may write to it.
+    pub(crate) fn guard_whole(&mut self, path: &GrantPath) {
+        if let Some(guarded) = self.guarded.get_mut(path.tree) {
+            guarded.whole.insert(path.path.clone());
+        }
     }
 
     /// Returns true if a path or one of its parents becomes read-only.
@@ -542,12 +596,25 @@ impl Scan {
             return;
         }
         let Some(guarded) = self.guarded.get_mut(place.tree) else { return };
-        if guarded.named.len() < MAX_NAMED {
+        if guarded.named.len() < MAX_NAMED || self.extent == Extent::Whole {
             guarded.named.insert(place.path);
         } else {
             let root = GrantPath { tree: place.tree, path: PathBuf::new() };
-            self.note(&root, "has more places that links lead to than can be guarded by name");
+            self.note_unseen(
+                &root,
+                "has more places that links lead to than can be guarded by name",
+            );
         }
+    }
+
+    /// Records that something on the host was not looked at, so that the paths are not all that the
+    /// host obeys.
+    pub(crate) fn note_unseen(&mut self, path: &GrantPath, reason: &'static str) {
+        // What a configuration outside of the granted directories names may be in each of them.
+        for guarded in &mut self.guarded {
+            guarded.unseen = guarded.unseen.or(Some(reason));
+        }
+        self.note(path, reason);
     }
 
     /// Records that a path is guarded only by name, or not at all.

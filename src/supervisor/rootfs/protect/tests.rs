@@ -117,7 +117,7 @@ fn every_directory_on_the_way_to_a_guarded_path_is_pinned() {
         obeyed: vec!["a/b/.envrc".into()],
         pinned: vec!["c/.git".into()],
         named: paths(&["d/hooks"]),
-        notes: BTreeSet::new(),
+        ..GuardedPaths::default()
     };
     assert_eq!(guarded.pins(&guarded.obeyed), paths(&["a", "a/b", "c", "c/.git", "d"]));
 }
@@ -198,7 +198,7 @@ fn entries_beyond_the_budget_are_noted() -> Outcome {
     let root = made(&["a", "b", "b/c"], &[("b/c/.envrc", "")], &[])?;
     let mut trees = Trees::default();
     trees.hold(&granted(root.path())?)?;
-    let mut scan = Scan::new(trees, Vec::new());
+    let mut scan = Scan::new(trees, Vec::new(), Extent::InTime);
     scan.budget = Budget::new(2, Duration::from_secs(1000));
     scan.walk();
     let notes: Vec<_> = scan.guarded.iter().flat_map(|guarded| &guarded.notes).collect();
@@ -207,10 +207,46 @@ fn entries_beyond_the_budget_are_noted() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn a_whole_scan_has_no_budget_and_keeps_all_links() -> Outcome {
+    let root = made(
+        &["a", "b", "b/c"],
+        &[("b/c/.envrc", ""), ("b/plain", "")],
+        &[("b/c/link", "../plain"), (".vscode", "b")],
+    )?;
+    let mut trees = Trees::default();
+    trees.hold(&granted(&root.path().canonicalize()?)?)?;
+    let mut scan = Scan::new(trees, Vec::new(), Extent::Whole);
+    // The same scan without it ends at the first entry, and says so.
+    assert!(scan.budget.spend(10_000_000), "{:?}", scan.budget);
+    scan.tops();
+    scan.walk();
+    scan.configurations();
+    let guarded = scan.guarded.pop().unwrap_or_default();
+    assert_eq!(guarded.unseen(), None);
+    assert!(guarded.obeyed.contains(&PathBuf::from("b/c/.envrc")), "{guarded:?}");
+    assert_eq!(guarded.links, [PathBuf::from("b/c/link")]);
+    let mut scan = look_at(root.path())?;
+    scan.budget = Budget::new(2, Duration::from_secs(1000));
+    scan.walk();
+    let guarded = scan.guarded.pop().unwrap_or_default();
+    assert!(guarded.unseen().is_some(), "{guarded:?}");
+    Ok(())
+}
+
+#[test]
+fn a_link_to_the_whole_directory_guards_all_of_it() -> Outcome {
+    let root = made(&["b"], &[], &[(".vscode", "."), ("b/.claude", "..")])?;
+    let found = scan_whole(&[granted(&root.path().canonicalize()?)?])?;
+    let all: Vec<_> = found.iter().flat_map(GuardedPaths::all).collect();
+    assert!(all.contains(&Path::new("")), "{all:?}");
+    Ok(())
+}
+
 fn look_at(root: &Path) -> Result<Scan, Errno> {
     let mut trees = Trees::default();
     trees.hold(&granted(root)?)?;
-    Ok(Scan::new(trees, Vec::new()))
+    Ok(Scan::new(trees, Vec::new(), Extent::InTime))
 }
 
 #[test]

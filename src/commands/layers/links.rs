@@ -1,0 +1,514 @@
+//! Follows links as programs of the host would once changes are applied, and holds back what would
+//! lead them out of the directory or to what the host obeys.
+//!
+//! A person may apply some of the changes only, and an apply may be interrupted. So each name on the
+//! way of a link is looked at as the host has it and as each change would make it, and a link is
+//! applied only if no combination leads to such a place.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+
+use super::change::{Act, Change, Kind, link};
+use super::files::{c_name, look, open_directory, split};
+use super::judge::{Held, Judge};
+use super::repository::{has_head, is_repository};
+use cell::mediate::names;
+use sys::lookup::may_fold;
+
+/// Maximum number of states in which one link is looked at, and longest rest of a way. A link with
+/// more is held back.
+const MAX_STATES: usize = 1024;
+const MAX_REST: usize = 8192;
+/// Maximum number of links on one way (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+/// Maximum number of bytes of ways that are read for one list. Cells choose the links.
+const MAX_WORK: usize = 256 << 20;
+
+/// Judges the links among the changes, and the changes that lie on the way of the host's links.
+///
+/// # Errors
+/// The errno of a directory that cannot be read.
+pub(super) fn judge(host: &OwnedFd, judge: &Judge, changes: &mut [Change]) -> Result<(), Errno> {
+    let is_link = |change: &Change| change.target.is_some() && change.is_applicable();
+    let links: Vec<usize> = changes
+        .iter()
+        .enumerate()
+        .filter(|(_, change)| is_link(change))
+        .map(|(at, _)| at)
+        .collect();
+    let mut held = Vec::new();
+    let mut ways = Ways::new(host, judge, changes);
+    for at in links {
+        let Some(change) = ways.changes.get(at) else { continue };
+        let by_place = judge.place_of_link(&change.path);
+        let ends = match by_place {
+            Some(_) => Vec::new(),
+            None => ways.ends(&change.path, change.target.as_deref().unwrap_or_default(), true)?,
+        };
+        let worst = ends.iter().map(|end| end.held).min_by_key(|held| *held != Held::LinkOut);
+        held.extend(by_place.or(worst).map(|held| (at, held)));
+    }
+    let moves_names = |change: &&Change| {
+        change.is_applicable() && change.act != Act::Delete && change.kind != Kind::File
+    };
+    if ways.changes.iter().any(|change| moves_names(&change)) {
+        for path in judge.links() {
+            let Some(text) = ways.text_on_host(path)? else { continue };
+            for end in ways.ends(path, &text, false)? {
+                held.extend(end.used.into_iter().map(|at| (at, Held::Redirects)));
+            }
+        }
+        if ways.work > MAX_WORK {
+            let all = ways.changes.iter().enumerate().filter(|(_, change)| moves_names(change));
+            held.extend(all.map(|(at, _)| (at, Held::Redirects)));
+        }
+    }
+    for (at, reason) in held {
+        if let Some(change) = changes.get_mut(at) {
+            change.held = change.held.or(Some(reason));
+        }
+    }
+    Ok(())
+}
+
+/// A place to which a link must not lead.
+#[derive(Debug)]
+struct End {
+    held: Held,
+    /// Numbers of the changes without which the link does not lead there.
+    used: BTreeSet<usize>,
+}
+
+/// One version of a name.
+#[derive(Debug, Clone)]
+enum Version {
+    Missing,
+    Directory,
+    Other,
+    Link(Vec<u8>),
+}
+
+/// A point on the way of a link.
+#[derive(Debug, Clone)]
+struct State {
+    /// Path below the directory, without links.
+    here: Vec<u8>,
+    rest: Vec<u8>,
+    /// Number of links that were followed.
+    links: usize,
+    /// True if nothing is there that has names.
+    is_missing: bool,
+    used: BTreeSet<usize>,
+}
+
+/// What is known of a directory on the host.
+#[derive(Debug, Clone, Copy)]
+struct Directory {
+    has_head: bool,
+    is_repository: bool,
+    folds: bool,
+}
+
+struct Ways<'a> {
+    host: &'a OwnedFd,
+    judge: &'a Judge,
+    changes: &'a [Change],
+    /// Numbers of the changes of a path, and of a path without regard to spelling.
+    by_path: BTreeMap<&'a [u8], Vec<usize>>,
+    by_letters: BTreeMap<Vec<u8>, Vec<usize>>,
+    directories: BTreeMap<Vec<u8>, Directory>,
+    on_host: BTreeMap<Vec<u8>, Version>,
+    /// Number of bytes of ways that were read.
+    work: usize,
+}
+
+impl<'a> Ways<'a> {
+    fn new(host: &'a OwnedFd, judge: &'a Judge, changes: &'a [Change]) -> Self {
+        let mut by_path: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
+        for (at, change) in changes.iter().enumerate().filter(|(_, one)| one.is_applicable()) {
+            by_path.entry(&change.path).or_default().push(at);
+        }
+        Self {
+            host,
+            judge,
+            changes,
+            by_path,
+            by_letters: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            on_host: BTreeMap::new(),
+            work: 0,
+        }
+    }
+
+    /// Returns the places to which the link at a path must not lead. With `is_strict`, a `..` behind
+    /// a name that is missing counts, as that name may become a link later; without it, only what the
+    /// host's own files do not lead to already.
+    fn ends(&mut self, path: &[u8], text: &[u8], is_strict: bool) -> Result<Vec<End>, Errno> {
+        let (directory, _) = split(path);
+        let mut ends = Vec::new();
+        let start = State {
+            here: directory.to_vec(),
+            rest: Vec::new(),
+            links: 0,
+            is_missing: false,
+            used: BTreeSet::new(),
+        };
+        let mut states = Vec::new();
+        match entered(&start, text) {
+            Some(state) => states.push(state),
+            None => ends.push(End { held: Held::LinkOut, used: BTreeSet::new() }),
+        }
+        let mut seen = HashSet::new();
+        while let Some(state) = states.pop() {
+            if !seen.insert((state.here.clone(), state.rest.clone(), state.used.clone())) {
+                continue;
+            }
+            self.work = self.work.saturating_add(state.rest.len() + state.here.len() + 64);
+            let is_long = seen.len() > MAX_STATES || state.rest.len() > MAX_REST;
+            if is_long || self.work > MAX_WORK {
+                ends.push(End { held: Held::LinkOut, used: state.used });
+                break;
+            }
+            self.step(state, is_strict, &mut states, &mut ends)?;
+        }
+        if !is_strict && ends.iter().any(|end| end.used.is_empty()) {
+            ends.clear();
+        }
+        Ok(ends)
+    }
+
+    /// Takes the next part of a way.
+    fn step(
+        &mut self,
+        mut state: State,
+        is_strict: bool,
+        states: &mut Vec<State>,
+        ends: &mut Vec<End>,
+    ) -> Result<(), Errno> {
+        let Some(part) = state.take_part() else { return Ok(()) };
+        let end = |held: Held, used: BTreeSet<usize>| End { held, used };
+        if part == b".." {
+            if state.is_missing {
+                ends.extend(is_strict.then(|| end(Held::LinkOut, state.used)));
+            } else if state.here.is_empty() {
+                ends.push(end(Held::LinkOut, state.used));
+            } else {
+                state.here = split(&state.here).0.to_vec();
+                states.push(state);
+            }
+            return Ok(());
+        }
+        let directory = self.directory(&state.here)?;
+        let path = joined(&state.here, &part);
+        if directory.is_repository || self.judge.way(&path, directory.has_head).is_some() {
+            ends.push(end(Held::LinkToGuarded, state.used));
+            return Ok(());
+        }
+        if state.is_missing {
+            states.push(State { here: path, ..state });
+            return Ok(());
+        }
+        for (version, change) in self.versions(&path, directory.folds)? {
+            let mut next = state.clone();
+            next.used.extend(change);
+            match version {
+                Version::Directory => states.push(State { here: path.clone(), ..next }),
+                Version::Missing | Version::Other => {
+                    states.push(State { here: path.clone(), is_missing: true, ..next });
+                }
+                // The kernel follows no more either.
+                Version::Link(_) if next.links >= MAX_LINKS => {}
+                Version::Link(text) => match entered(&next, &text) {
+                    Some(next) => states.push(next),
+                    None => ends.push(end(Held::LinkOut, next.used)),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what may be at a path: what the host has, and what each change would make of it.
+    fn versions(
+        &mut self,
+        path: &[u8],
+        folds: bool,
+    ) -> Result<Vec<(Version, Option<usize>)>, Errno> {
+        let mut versions = vec![(self.version_on_host(path)?, None)];
+        let numbers = match folds {
+            false => self.by_path.get(path).cloned().unwrap_or_default(),
+            true => self.in_any_spelling(path),
+        };
+        for at in numbers {
+            let Some(change) = self.changes.get(at) else { continue };
+            let version = match (change.act, change.kind, &change.target) {
+                (Act::Delete, ..) => Version::Missing,
+                (_, Kind::Directory, _) => Version::Directory,
+                (_, _, Some(text)) => Version::Link(text.clone()),
+                (_, Kind::File | Kind::Link | Kind::Other, None) => Version::Other,
+            };
+            versions.push((version, Some(at)));
+        }
+        Ok(versions)
+    }
+
+    fn in_any_spelling(&mut self, path: &[u8]) -> Vec<usize> {
+        if self.by_letters.is_empty() {
+            for (path, numbers) in &self.by_path {
+                self.by_letters.entry(names::letters(path)).or_default().extend(numbers);
+            }
+        }
+        self.by_letters.get(&names::letters(path)).cloned().unwrap_or_default()
+    }
+
+    /// Returns what is known of a directory; of one that the host does not have, what is known of the
+    /// nearest around it.
+    fn directory(&mut self, path: &[u8]) -> Result<Directory, Errno> {
+        if let Some(known) = self.directories.get(path) {
+            return Ok(*known);
+        }
+        let known = match open_directory(self.host, path) {
+            Ok(held) => Directory {
+                has_head: has_head(&held)?,
+                is_repository: is_repository(&held)?,
+                folds: may_fold(&held)?,
+            },
+            Err(Errno::EACCES) => Directory { has_head: true, is_repository: true, folds: true },
+            Err(errno) if !path.is_empty() && is_absent(errno) => {
+                let around = self.directory(split(path).0)?;
+                Directory { has_head: false, is_repository: false, ..around }
+            }
+            Err(errno) => return Err(errno),
+        };
+        self.directories.insert(path.to_vec(), known);
+        Ok(known)
+    }
+
+    fn version_on_host(&mut self, path: &[u8]) -> Result<Version, Errno> {
+        if let Some(known) = self.on_host.get(path) {
+            return Ok(known.clone());
+        }
+        let (directory, name) = split(path);
+        let version = match open_directory(self.host, directory) {
+            Ok(held) => match look(&held, &c_name(name)?) {
+                Ok(None) => Version::Missing,
+                Ok(Some(seen)) => match Kind::of(&seen) {
+                    Kind::Directory => Version::Directory,
+                    Kind::Link => Version::Link(link(&held, &c_name(name)?)?),
+                    Kind::File | Kind::Other => Version::Other,
+                },
+                // Longer than any name of the filesystem.
+                Err(Errno::ENAMETOOLONG | Errno::EACCES) => Version::Missing,
+                Err(errno) => return Err(errno),
+            },
+            Err(errno) if is_absent(errno) || errno == Errno::EACCES => Version::Missing,
+            Err(errno) => return Err(errno),
+        };
+        self.on_host.insert(path.to_vec(), version.clone());
+        Ok(version)
+    }
+
+    fn text_on_host(&mut self, path: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        Ok(match self.version_on_host(path)? {
+            Version::Link(text) => Some(text),
+            Version::Missing | Version::Directory | Version::Other => None,
+        })
+    }
+}
+
+/// Returns true if an open failed because the directory is not there, or only through a link.
+fn is_absent(errno: Errno) -> bool {
+    let absent = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::ENAMETOOLONG, Errno::EXDEV];
+    absent.contains(&errno)
+}
+
+/// Returns the state with a link's text ahead of the rest; `None` for an absolute path.
+fn entered(state: &State, text: &[u8]) -> Option<State> {
+    if text.first() == Some(&b'/') {
+        return None;
+    }
+    let rest = [text, &state.rest].join(&b'/');
+    Some(State { rest, links: state.links + 1, ..state.clone() })
+}
+
+impl State {
+    /// Takes the first part of the rest that is a name or `..`.
+    fn take_part(&mut self) -> Option<Vec<u8>> {
+        let part = names::parts(&self.rest).find(|part| *part != b".")?.to_vec();
+        let skipped = names::parts(&self.rest).position(|part| part != b".").unwrap_or_default();
+        let after: Vec<&[u8]> = names::parts(&self.rest).skip(skipped + 1).collect();
+        self.rest = after.join(&b'/');
+        Some(part)
+    }
+}
+
+fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match directory.is_empty() {
+        true => name.to_vec(),
+        false => [directory, name].join(&b'/'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::commands::layers::changes;
+    use crate::commands::layers::files::Stamp;
+    use crate::commands::layers::journal::AppliedFiles;
+    use supervisor::{Granted, protect};
+
+    type Tested<T> = Result<T, Box<dyn std::error::Error>>;
+
+    /// Files of a directory, by path: a link with its text, or a plain file. Directories end with a
+    /// slash.
+    fn plant(root: &Path, files: &[&str]) -> Tested<()> {
+        for file in files {
+            let (path, text) = match file.split_once(" -> ") {
+                Some((path, text)) => (path, Some(text)),
+                None => (*file, None),
+            };
+            let place = root.join(path);
+            fs::create_dir_all(place.parent().unwrap_or(root))?;
+            match text {
+                Some(text) => symlink(text, place)?,
+                None if path.ends_with('/') => fs::create_dir_all(place)?,
+                None => fs::write(place, "")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the paths that are held back, each with the reason, for a host and a layer.
+    fn held(host: &[&str], layer: &[&str]) -> Tested<Vec<(String, Held)>> {
+        let root = tempfile::tempdir()?;
+        let path = root.path().canonicalize()?;
+        for (name, files) in [("host", host), ("upper", layer)] {
+            fs::create_dir(path.join(name))?;
+            plant(&path.join(name), files)?;
+        }
+        let granted = Granted::now(
+            path.join("host"),
+            PathBuf::from("/workspace"),
+            model::job::Access::ReadWrite,
+        )?;
+        let found = protect::scan_whole(&[granted])?;
+        let found = found.first().ok_or("one list")?;
+        let judge = Judge::new(&path.join("host"), found, &BTreeSet::new());
+        let open = |name: &str| File::open(path.join(name)).map(OwnedFd::from);
+        let Stamp(seconds, fraction) = Stamp::now()?;
+        let since = Stamp(seconds + 60, fraction);
+        let applied = AppliedFiles::default();
+        let changes = changes::list(&open("upper")?, &open("host")?, since, &judge, &applied)?;
+        let name = |change: &Change| String::from_utf8_lossy(&change.path).into_owned();
+        let held = changes.iter().filter_map(|change| Some((name(change), change.held?)));
+        Ok(held.collect())
+    }
+
+    /// A host, a layer, and what of the layer is held back.
+    type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, Held)]);
+
+    fn check(cases: &[Case]) -> Tested<()> {
+        for (host, layer, expected) in cases {
+            let expected: Vec<(String, Held)> =
+                expected.iter().map(|(path, held)| ((*path).to_owned(), *held)).collect();
+            assert_eq!(held(host, layer)?, expected, "{host:?} {layer:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_link_by_itself_stays_in_the_directory_and_away_from_what_is_obeyed() -> Tested<()> {
+        use Held::{LinkOut, LinkToGuarded};
+        check(&[
+            (&[], &["a -> /etc/passwd"], &[("a", LinkOut)]),
+            (&[], &["a -> .."], &[("a", LinkOut)]),
+            (&[], &["a -> ../x"], &[("a", LinkOut)]),
+            (&[], &["a/b -> ../../x"], &[("a/b", LinkOut)]),
+            (&[], &["a/b -> c/../../../x"], &[("a/b", LinkOut)]),
+            (&[], &["a/b -> missing/.."], &[("a/b", LinkOut)]),
+            (&["f"], &["a -> f/.."], &[("a", LinkOut)]),
+            (&[], &["a -> .git/config"], &[("a", LinkToGuarded)]),
+            (&[], &["a/b -> ../.Envrc"], &[("a/b", LinkToGuarded)]),
+            (&[], &["a -> .github/hooks/x"], &[("a", LinkToGuarded)]),
+            (&[], &["a -> .GITHUB/workflows"], &[("a", LinkToGuarded)]),
+            (&["b.git/HEAD", "b.git/refs/"], &["a -> b.git/x"], &[("a", LinkToGuarded)]),
+            (
+                &["d/x"],
+                &[
+                    "a -> b",
+                    "c/b -> ../d/x",
+                    "c/e -> ./f/g",
+                    "h -> missing",
+                    "i -> d/../d/x",
+                    "j -> .",
+                    "k/l -> ..",
+                    "m -> m",
+                    "o -> o/x",
+                    "n -> .github/workflows/x",
+                ],
+                &[],
+            ),
+        ])
+    }
+
+    #[test]
+    fn a_link_through_a_link_of_the_host_is_judged_by_its_end() -> Tested<()> {
+        use Held::{LinkOut, LinkToGuarded};
+        check(&[
+            (&["out -> /etc"], &["a -> out/passwd"], &[("a", LinkOut)]),
+            (&["up -> ../.."], &["a -> up/x"], &[("a", LinkOut)]),
+            (&["d/up -> ..", "d/x"], &["a -> d/up/.."], &[("a", LinkOut)]),
+            (&["deep/er/x", "in -> deep/er"], &["a -> in/x", "b -> in/../er/x"], &[]),
+            (&["d/e -> ../.git", ".git/HEAD"], &["a -> d/e/config"], &[("a", LinkToGuarded)]),
+            (&["one -> two", "two -> /etc"], &["a -> one"], &[("a", LinkOut)]),
+        ])
+    }
+
+    #[test]
+    fn links_of_one_layer_are_judged_together() -> Tested<()> {
+        use Held::{LinkOut, LinkToGuarded};
+        check(&[
+            // Harmless alone: one leads to a directory, the other through it.
+            (&["d/e/f/"], &["a -> d/e", "b/c -> ../a/../../x"], &[("b/c", LinkOut)]),
+            (&["d/"], &["k/b -> ../d", "k/a -> b/../../x"], &[("k/a", LinkOut)]),
+            (&[".github/x"], &["g -> .github", "h -> g/hooks"], &[("h", LinkToGuarded)]),
+            (
+                &["d/.vscode/x", "d/y"],
+                &["g -> d", "h -> g/.vscode", "i -> g/y"],
+                &[("h", LinkToGuarded)],
+            ),
+            // A directory in place of the host's link: both versions count.
+            (&["b -> /etc"], &["a -> b/x", "b/y"], &[("a", LinkOut)]),
+        ])
+    }
+
+    #[test]
+    fn a_link_of_the_host_is_not_led_elsewhere() -> Tested<()> {
+        use Held::{Named, Redirects, Replaced};
+        check(&[
+            // `link` led to `x`, and would lead out of the directory.
+            (
+                &["k/b/", "x", "t/", "k/a -> b/../../x"],
+                &["k/b -> ../t"],
+                &[("k/b", Replaced), ("k/b", Redirects)],
+            ),
+            // `link` was dangling.
+            (&["a -> m/../../x"], &["m/"], &[("m", Redirects)]),
+            (&["a -> m/hooks", ".github/y"], &["m -> .github"], &[("m", Redirects)]),
+            // The same, where the host's link leads out anyway, or stays inside.
+            (&["a -> ../m/x"], &["m/"], &[]),
+            (&["a -> m/x", "t/"], &["m -> t"], &[]),
+            // What the host obeys through links is guarded by name on the way.
+            (
+                &[".vscode -> cfg/vscode", "cfg/vscode/x"],
+                &["cfg/vscode -> ../t"],
+                &[("cfg/vscode/x", Named), ("cfg/vscode", Named), ("cfg/vscode", Named)],
+            ),
+        ])
+    }
+}
