@@ -30,7 +30,7 @@ pub const CLAIMS: &[Claim] = &[
 ];
 
 /// Makes a project of the caller's by a script.
-fn project(caller: &Caller, name: &str, script: &str) -> Result<String, Failed> {
+pub(crate) fn project(caller: &Caller, name: &str, script: &str) -> Result<String, Failed> {
     let path = caller.directory(name)?.display().to_string();
     let made = caller.bash_outside(&format!("cd {path} && {{ {script}; }} && echo made"))?;
     equal("a project", made.trimmed(), "made")?;
@@ -40,7 +40,7 @@ fn project(caller: &Caller, name: &str, script: &str) -> Result<String, Failed> 
 }
 
 /// Describes every file of a tree: kind, mode, size, time, text of a link, and contents.
-fn tree(caller: &Caller, path: &str) -> Result<String, Failed> {
+pub(crate) fn tree(caller: &Caller, path: &str) -> Result<String, Failed> {
     let script = format!(
         "cd {path} && find . -printf '%p %y %m %s %T@ %l\\n' | LC_ALL=C sort && \
          find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum"
@@ -48,22 +48,22 @@ fn tree(caller: &Caller, path: &str) -> Result<String, Failed> {
     Ok(caller.bash_outside(&script)?.stdout)
 }
 
-fn in_layer(caller: &Caller, path: &str, script: &str) -> Result<Finished, Failed> {
+pub(crate) fn in_layer(caller: &Caller, path: &str, script: &str) -> Result<Finished, Failed> {
     caller.run(&["--cow", path], &["bash", "-c", script])
 }
 
-fn review(caller: &Caller, arguments: &[&str]) -> Result<Finished, Failed> {
+pub(crate) fn review(caller: &Caller, arguments: &[&str]) -> Result<Finished, Failed> {
     let words = [&["review"], arguments].concat();
     Finished::run(caller.cofferdam(&words), patience())
 }
 
 /// Runs a review, and returns its exit code with its lines.
-fn reviewed(caller: &Caller, arguments: &[&str]) -> Result<(i32, String), Failed> {
+pub(crate) fn reviewed(caller: &Caller, arguments: &[&str]) -> Result<(i32, String), Failed> {
     let output = review(caller, arguments)?;
     Ok((output.code, output.trimmed().to_owned()))
 }
 
-const REPOSITORY: &str = "git init -q && git config user.email a@b && git config user.name n && \
+pub(crate) const REPOSITORY: &str = "git init -q && git config user.email a@b && git config user.name n && \
     mkdir src old && echo a > src/a && echo b > src/b && echo c > old/c && echo d > removed && \
     ln -s src/a link && ln src/a hard && git add -A && git commit -qm first";
 
@@ -101,7 +101,7 @@ fn applied(caller: &Caller) -> Check {
         mkdir -p .github/workflows; echo on > .github/workflows/ci.yml; touch same; rm same";
     equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
     let lines = "A .github/\nA .github/workflows/\nA .github/workflows/ci.yml  [runs in CI]\n\
-        D kind/k\nD kind/\nA kind\nA new/\nA new/deep/\nA new/link\nA new/tool  [executable]\n\
+        D kind/k\nD kind/\nA kind\nA new/\nA new/deep/\nA new/link -> ../src/b\nA new/tool  [executable]\n\
         A old/new\nD old/c\nD removed\nM script  [executable]\nM src/a";
     equal("the list", reviewed(caller, &[&path])?, (1, lines.to_owned()))?;
     let json: Value = serde_json::from_str(&review(caller, &["--json", &path])?.stdout)?;
@@ -222,11 +222,11 @@ fn conflicts(caller: &Caller) -> Check {
         "M a{conflict}\nA b{conflict}\nD c{conflict}\nD d/y{conflict}\nD d/\nM new{conflict}"
     );
     equal("the rest", applied.trimmed(), lines)?;
-    let host = caller.bash_outside(&format!("cd {path} && cat a c d/y new other; ls"))?;
+    let host = caller.bash_outside(&format!("cd {path} && cat a c d/x d/y new other; ls"))?;
     equal(
         "on the host",
         host.stdout.as_str(),
-        "host\nhost\ny\nhost\nagent\na\nc\nd\nnew\nother\n",
+        "host\nhost\nx\ny\nhost\nagent\na\nc\nd\nnew\nother\n",
     )?;
     // The layer still has its version of each.
     let layer = in_layer(caller, &path, "cat a b new other; ls")?;

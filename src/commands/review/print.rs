@@ -10,6 +10,7 @@ use crate::commands::format::{acts, plain, pretty};
 use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::files::encoded;
 use crate::commands::layers::journal::{Finished, Left};
+use crate::commands::layers::judge::Held;
 use crate::commands::layers::store::Layer;
 use crate::commands::terminal::colour::{Colour, Tone};
 use service::report::runs_in_ci;
@@ -189,6 +190,9 @@ fn row_json(change: &Change) -> Value {
     }
     if let Some(held) = change.held {
         set("held", json!(held.reason()));
+        if held == Held::Repository && change.kind == Kind::Directory {
+            set("repository", json!(true));
+        }
     }
     if change.is_conflict {
         set("conflict", json!(true));
