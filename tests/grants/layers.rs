@@ -219,7 +219,8 @@ fn conflicts(caller: &Caller) -> Check {
     equal("left", applied.code, 1)?;
     let conflict = "  [conflict: the host changed it too]";
     let lines = format!(
-        "M a{conflict}\nA b{conflict}\nD c{conflict}\nD d/y{conflict}\nD d/\nM new{conflict}"
+        "M a{conflict}\nA b{conflict}\nD c{conflict}\nD d/x{conflict}\nD d/y{conflict}\n\
+         D d/{conflict}\nM new{conflict}"
     );
     equal("the rest", applied.trimmed(), lines)?;
     let host = caller.bash_outside(&format!("cd {path} && cat a c d/x d/y new other; ls"))?;

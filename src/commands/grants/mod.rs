@@ -89,7 +89,7 @@ impl GrantPlan {
                 true => settings.private_cells = PrivateCells::WithFirstSet,
                 false => workspace = Workspace::Granted(GrantId(0)),
             }
-            take_layers(&mut granted)?;
+            take_layers(&mut granted, request.layer.as_deref())?;
             elsewhere.place(&mut granted)?;
             settings.workspace_path = other_workspace_path(&granted);
             settings.granted = vec![granted];
@@ -139,14 +139,14 @@ fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A directory that cannot have a layer.
-fn take_layers(granted: &mut [Granted]) -> Result<(), CliError> {
+fn take_layers(granted: &mut [Granted], chosen: Option<&str>) -> Result<(), CliError> {
     let mut taken: BTreeMap<PathBuf, LayerDirectory> = BTreeMap::new();
     for granted in granted.iter_mut().filter(|granted| granted.access == Access::Layer) {
         if let Some(layer) = taken.get(&granted.host) {
             granted.layer = Some(layer.clone());
             continue;
         }
-        let layer = store::take(&granted.host)?;
+        let layer = store::take(&granted.host, chosen)?;
         let file = FileId::of_file(&layer.directory).map_err(|errno| {
             CliError::new(format!("--cow: the layer cannot be looked at: {errno}"))
         })?;

@@ -93,6 +93,8 @@ pub struct GrantRequest {
     pub toolchains: Option<ToolchainChoice>,
     /// True if cells run scripts of a project.
     pub has_scripts: bool,
+    /// The layer to take for a directory whose changes are kept apart; `None`: any that is free.
+    pub layer: Option<String>,
 }
 
 /// A socket as typed: `NAME=PATH`.

@@ -84,6 +84,8 @@ impl Held {
 pub(crate) struct Judge {
     /// Paths that are guarded as they are, below the directory.
     guarded: BTreeSet<PathBuf>,
+    /// Those of them in which no name is obeyed anyway.
+    unnamed: Vec<PathBuf>,
     /// Names that the operator guards.
     also: Vec<Vec<u8>>,
     /// The links of the directory that are not guarded.
@@ -97,8 +99,10 @@ impl Judge {
     pub(crate) fn new(base: &Path, guarded: &GuardedPaths, also: &BTreeSet<String>) -> Self {
         let also: Vec<_> = also.iter().map(|name| name.clone().into_bytes()).collect();
         let unseen = guarded.unseen().map(|_| Held::Unseen);
+        let all: BTreeSet<PathBuf> = guarded.all().map(Path::to_owned).collect();
         Self {
-            guarded: guarded.all().map(Path::to_owned).collect(),
+            unnamed: unnamed(&all),
+            guarded: all,
             links: guarded.links().map(|path| path.as_os_str().as_bytes().to_vec()).collect(),
             all: unseen.or_else(|| held_as_a_whole(base, &also)),
             also,
@@ -161,8 +165,18 @@ impl Judge {
 
     /// Returns true if a path is a guarded one or lies below one.
     fn is_guarded(&self, path: &Path) -> bool {
-        self.guarded.iter().any(|guarded| is_at_or_below(path, guarded))
+        self.unnamed.iter().any(|guarded| is_at_or_below(path, guarded))
     }
+}
+
+/// Returns the paths that are not held back already by a name in them.
+fn unnamed(guarded: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
+    let is_named = |path: &&PathBuf| {
+        let path = path.as_os_str().as_bytes();
+        let is_obeyed = |part: &[u8]| NameClass::classify(part) == NameClass::Obeyed;
+        names::has_obeyed(path) || names::parts(path).any(is_obeyed)
+    };
+    guarded.iter().filter(|path| !is_named(path)).cloned().collect()
 }
 
 /// Judges a name of a directory in which agents run hooks. It may only be a directory, and only in
@@ -218,7 +232,12 @@ mod tests {
     fn judge() -> Judge {
         let guarded = ["tools/check", "team.gitconfig"].map(PathBuf::from);
         let guarded = guarded.into_iter().collect();
-        Judge { guarded, also: vec![b"deploy.sh".to_vec()], ..Judge::default() }
+        Judge {
+            unnamed: unnamed(&guarded),
+            guarded,
+            also: vec![b"deploy.sh".to_vec()],
+            ..Judge::default()
+        }
     }
 
     fn seen(mode: libc::mode_t) -> Seen {

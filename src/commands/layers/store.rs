@@ -99,11 +99,12 @@ pub(crate) fn directory() -> Option<PathBuf> {
     Some(state.join("cofferdam/layers"))
 }
 
-/// Takes a layer for cells: one of the directory that no other start uses, or a new one.
+/// Takes a layer for cells: one of the directory that no other start uses, or a new one. With a
+/// `chosen` one, only that.
 ///
 /// # Errors
 /// The reason why changes cannot be kept.
-pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
+pub(crate) fn take(host: &Path, chosen: Option<&str>) -> Result<Layer, CliError> {
     let failed = |errno| cannot_be_made(host, errno);
     let layers = create_directory().map_err(failed)?;
     let held = open_directory_at(host).map_err(failed)?;
@@ -111,6 +112,9 @@ pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
     let identity = Identity::of(&held).map_err(failed)?;
     for number in 1..=MAX_LAYERS {
         let id = format!("{}-{number}", label(host));
+        if chosen.is_some_and(|chosen| chosen != id) {
+            continue;
+        }
         let Some((directory, path, lock)) = layers.locked(&id).map_err(failed)? else { continue };
         let base = match read_base(&directory) {
             Ok(base) => Some(base),
@@ -138,6 +142,11 @@ pub(crate) fn take(host: &Path) -> Result<Layer, CliError> {
             }
         })?;
         return Ok(layer);
+    }
+    if let Some(chosen) = chosen {
+        let chosen = plain(chosen);
+        let message = format!("--layer: `{chosen}` is in use, or is no layer of the directory");
+        return Err(CliError::new(message).with_hint("cofferdam review --list shows the layers"));
     }
     Err(failed(Errno::EUSERS).with_hint("cofferdam review --list shows the layers; discard some"))
 }

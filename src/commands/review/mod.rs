@@ -1,17 +1,22 @@
 //! `cofferdam review`: what cells changed in a layer of a directory, for a person to apply or discard.
 
+mod commit_files;
+mod commits;
 mod confine;
 mod diff;
 mod digest;
+mod operators_git;
 mod print;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use nix::errno::Errno;
+use serde_json::Value;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
@@ -39,6 +44,7 @@ const MAX_ATTEMPTS: u8 = 5;
     cofferdam review --diff\n  \
     cofferdam review --apply src README.md\n  \
     cofferdam review --apply --if DIGEST\n  \
+    cofferdam review --commits\n  \
     cofferdam review ~/project --discard\n\n\
     Exit codes: 0 no changes are left; 1 changes are left, held back or in conflict; 125 failed")]
 pub struct ReviewArguments {
@@ -49,7 +55,7 @@ pub struct ReviewArguments {
     #[arg(long, value_name = "ID")]
     layer: Option<String>,
     /// List the layers of all directories
-    #[arg(long, conflicts_with_all = ["directory", "layer", "diff", "apply", "discard"])]
+    #[arg(long, conflicts_with_all = ["directory", "layer", "diff", "apply", "discard", "commits"])]
     list: bool,
     /// Show the lines that changed
     #[arg(long, conflicts_with_all = ["apply", "discard", "json"])]
@@ -63,6 +69,9 @@ pub struct ReviewArguments {
     /// Remove the layer and all changes in it
     #[arg(long)]
     discard: bool,
+    /// Fetch the commits of the layer into refs/cofferdam/ID of your repository, with your git
+    #[arg(long, conflicts_with_all = ["diff", "apply", "discard", "json"])]
+    commits: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -89,6 +98,10 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         return discard(layer);
     }
     let also = settings::load_one(config)?.loaded.config.guard_names.value;
+    if typed.commits {
+        let rows = rows(&layer, config)?;
+        return commits::bring_out(&layer, &judge(&layer, &also)?, &rows, config);
+    }
     let changes_host = typed.apply.is_some();
     if changes_host {
         layer.lock().map_err(|errno| in_use(&layer, errno))?;
@@ -131,6 +144,21 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     }
     layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
     Ok(0)
+}
+
+/// Lists the changes by another review, which is confined while it reads the layer.
+fn rows(layer: &Layer, config: Option<&Path>) -> Result<Value, CliError> {
+    let failed =
+        |reason: String| CliError::new(format!("review: the layer cannot be listed: {reason}"));
+    let program = std::env::current_exe().map_err(|error| failed(in_words(&error).to_string()))?;
+    let mut command = Command::new(program);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    command.args(["review", "--json", "--layer", &layer.id]).arg(layer.base.path());
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| failed(in_words(&error).to_string()))?;
+    serde_json::from_slice(&output.stdout).map_err(|_| failed("see the lines above".to_owned()))
 }
 
 /// Lists all layers.

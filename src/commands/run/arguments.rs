@@ -33,6 +33,9 @@ pub struct RunArguments {
     /// Grant a host directory whose changes are kept apart until `cofferdam review` applies them, at CELL or else at /workspace
     #[arg(long, value_name = "HOST[:CELL]")]
     pub cow: Vec<OsString>,
+    /// Continue with this layer of the directory, and with no other
+    #[arg(long, value_name = "ID", requires = "cow")]
+    pub layer: Option<String>,
     /// Lower the memory of the cell: 64M, 1G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub memory: Option<Size>,
@@ -141,6 +144,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         sockets: SocketFlag::all("--socket", &typed.grants.socket),
         toolchains: typed.grants.toolchains.clone(),
         has_scripts: false,
+        layer: typed.layer.clone(),
     };
     Ok(RunRequest { call, profile, grants })
 }

@@ -74,6 +74,7 @@ fn every_flag_arrives_checked() {
             sockets: Vec::new(),
             toolchains: None,
             has_scripts: false,
+            layer: None,
         },
         call: Call {
             tool: "run".into(),

@@ -123,6 +123,7 @@ pub(super) fn request(
         .concat(),
         toolchains: typed.grants.toolchains.clone(),
         has_scripts: typed.project.is_some(),
+        layer: None,
     })
 }
 

@@ -1,0 +1,423 @@
+//! Commits of a layer: git bundles them in a cell, and the operator's own git fetches the bundle.
+//!
+//! The `.git` of a layer is what cells made of it. Git would obey it, so that only a git in a cell
+//! works in it. What comes out is one file, which the operator's git reads like one from a stranger
+//! ([`super::operators_git`]). No branch moves, and no file of the work tree changes.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use serde_json::Value;
+
+use super::commit_files::{FileOfCommit, remarks};
+use super::operators_git::OperatorsGit;
+use super::{failed, in_use};
+use crate::commands::error::{CliError, print_out};
+use crate::commands::format::plain;
+use crate::commands::layers::files::{c_name, look, open_directory};
+use crate::commands::layers::judge::Judge;
+use crate::commands::layers::store::Layer;
+use model::outcome::in_words;
+
+/// Exit code if some commits did not come out.
+const LEFT: u8 = 1;
+/// Largest bundle of one repository.
+const MAX_BUNDLE: u64 = 512 << 20;
+/// Maximum number of repositories, and of commits that git in the cell is given as known.
+const MAX_REPOSITORIES: usize = 64;
+const MAX_KNOWN: usize = 100_000;
+/// Longest error text of a cell.
+const MAX_ERROR: u64 = 16 << 10;
+/// Exit codes of [`BUNDLE`].
+const NO_REPOSITORY: i32 = 71;
+const NO_COMMITS: i32 = 72;
+/// Makes a bundle in a cell: of the branches, the tags, and a `HEAD` that is on no branch, without
+/// the commits on standard input. The repository may have any configuration.
+const BUNDLE: &str = r#"exec 2>/dev/null
+cd -- "$1" || exit 71
+export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0
+git() { command git --no-replace-objects -c safe.directory='*' -c core.fsmonitor=false "$@"; }
+git rev-parse --git-dir >/dev/null || exit 71
+revisions=$(printf '%s\n' --branches --tags; git symbolic-ref -q HEAD >/dev/null || echo HEAD; cat)
+[ -n "$(git rev-list -n 1 --ignore-missing --stdin <<< "$revisions")" ] || exit 72
+git bundle create -q - --ignore-missing --stdin <<< "$revisions"
+"#;
+
+/// A repository of the layer.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    /// Path of the work tree below the directory, or of a repository without one.
+    top: String,
+    /// True if the host has its `.git`.
+    is_of_host: bool,
+}
+
+/// What became of the commits of one repository.
+enum Outcome {
+    /// Lines for standard output.
+    Out(Vec<String>),
+    NoCommits,
+    /// Reason why they stay in the layer.
+    Left(String),
+}
+
+/// Brings the commits of all repositories of a layer to the host. `rows` are those of
+/// `review --json`, which was confined while it read the layer.
+pub(super) fn bring_out(
+    layer: &Layer,
+    judge: &Judge,
+    rows: &Value,
+    config: Option<&Path>,
+) -> Result<u8, CliError> {
+    if layer.is_in_use() {
+        return Err(in_use(layer, Errno::EBUSY));
+    }
+    let host = layer.host().map_err(|errno| failed("the directory cannot be read", errno))?;
+    let source = Source { layer, judge, config, host, path: layer.base.path() };
+    let mut code = 0;
+    let mut count: usize = 0;
+    let found = repositories(rows);
+    for found in found.iter().take(MAX_REPOSITORIES) {
+        let shown = if found.top.is_empty() { "." } else { &found.top };
+        match source.bring(found)? {
+            Outcome::Out(lines) => {
+                count += 1;
+                let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+                print_out(&lines)?;
+            }
+            Outcome::NoCommits => {}
+            Outcome::Left(reason) => {
+                code = LEFT;
+                eprintln!("cofferdam: {}: the commits stay in the layer: {reason}", plain(shown));
+            }
+        }
+    }
+    if found.len() > MAX_REPOSITORIES {
+        code = LEFT;
+        eprintln!("cofferdam: only {MAX_REPOSITORIES} repositories were looked at");
+    }
+    match count {
+        0 => eprintln!("cofferdam: no new commits came out of the layer {}", layer.id),
+        _ => eprintln!(
+            "cofferdam: no branch has moved; look at the commits before you merge: what they contain is not judged \
+             as the files of the list are"
+        ),
+    }
+    Ok(code)
+}
+
+/// Finds the repositories among the rows of `review --json`.
+fn repositories(rows: &Value) -> Vec<Found> {
+    let all = rows.pointer("/changes").and_then(Value::as_array);
+    let row = |row: &Value| {
+        let text = |name: &str| row.get(name).and_then(Value::as_str);
+        if text("kind") != Some("directory") || text("act") == Some("deleted") {
+            return None;
+        }
+        let path = text("path")?;
+        let is_of_host = text("act") == Some("changed");
+        match path.strip_suffix(".git") {
+            Some(top) if top.is_empty() || top.ends_with('/') => {
+                Some(Found { top: top.trim_end_matches('/').to_owned(), is_of_host })
+            }
+            // Without a work tree: git of the host works in a `.git` only, as the rest may be a
+            // fixture that a stranger wrote.
+            _ if row.get("repository") == Some(&Value::Bool(true)) && !is_of_host => {
+                Some(Found { top: path.to_owned(), is_of_host: false })
+            }
+            _ => None,
+        }
+    };
+    all.into_iter().flatten().filter_map(row).collect()
+}
+
+/// The layer, and what its commits come to.
+struct Source<'a> {
+    layer: &'a Layer,
+    judge: &'a Judge,
+    config: Option<&'a Path>,
+    host: OwnedFd,
+    path: PathBuf,
+}
+
+impl Source<'_> {
+    fn bring(&self, found: &Found) -> Result<Outcome, CliError> {
+        // The name is an argument in the cell, and a part of the commands that are shown.
+        let is_plain =
+            |character: char| !character.is_control() && character != char::REPLACEMENT_CHARACTER;
+        if !found.top.chars().all(is_plain) {
+            return Ok(Outcome::Left("its path has characters that are not shown".to_owned()));
+        }
+        match found.is_of_host {
+            true => self.fetch(found),
+            false => self.keep_bundle(found),
+        }
+    }
+
+    /// Fetches into the host's repository.
+    fn fetch(&self, found: &Found) -> Result<Outcome, CliError> {
+        let directory = joined(&found.top, ".git");
+        let held = open_directory(&self.host, directory.as_bytes());
+        let status = held.and_then(fstat).map_err(|errno| failed("the repository", errno))?;
+        let top = match found.top.is_empty() {
+            // Joining an empty path would add a slash.
+            true => self.path.clone(),
+            false => self.path.join(&found.top),
+        };
+        let Some(git) = OperatorsGit::find(&self.path, &top.join(".git"), &status) else {
+            return Ok(Outcome::Left("there is no git in your PATH".to_owned()));
+        };
+        let known = match git.lines(&["for-each-ref", "--format=^%(objectname)"]) {
+            Ok(known) => known,
+            Err(reason) => return Ok(Outcome::Left(reason)),
+        };
+        let head = git.lines(&["rev-parse", "--verify", "--quiet", "HEAD"]).unwrap_or_default();
+        let known = known.into_iter().chain(head.iter().map(|head| format!("^{head}")));
+        let known: Vec<String> = known.take(MAX_KNOWN).collect();
+        let bundle = match self.bundle(found, &known)? {
+            Ok(bundle) => bundle,
+            Err(outcome) => return Ok(outcome),
+        };
+        if nix::unistd::geteuid().is_root() {
+            let uid = Uid::from_raw(status.st_uid);
+            let gid = Gid::from_raw(status.st_gid);
+            fchown(&bundle, Some(uid), Some(gid)).map_err(|errno| failed("the bundle", errno))?;
+        }
+        let space = format!("refs/cofferdam/{}", self.layer.id);
+        let before = git.references(&space);
+        if let Err(reason) = git.fetch(&bundle, &space) {
+            return Ok(Outcome::Left(reason));
+        }
+        let mut lines = Vec::new();
+        for (name, commit) in git.references(&space) {
+            if before.get(&name) != Some(&commit) {
+                lines.extend(self.described(&git, &top, found, &name));
+            }
+        }
+        Ok(if lines.is_empty() { Outcome::NoCommits } else { Outcome::Out(lines) })
+    }
+
+    /// Describes a reference that was fetched: its commits, what the host would obey of them, and how
+    /// to merge it.
+    fn described(&self, git: &OperatorsGit, top: &Path, found: &Found, name: &str) -> Vec<String> {
+        let count = git.count(name);
+        let commits = if count == 1 { "commit" } else { "commits" };
+        let mut lines = vec![format!("{}  {count} new {commits}", plain(name))];
+        let files = git.changed_files(name);
+        let files = files.map(|files| files.iter().map(|row| FileOfCommit::parse(row)).collect());
+        match files {
+            Ok(files) => lines.extend(remarks(&found.top, files, self.judge)),
+            Err(reason) => lines.push(format!("  the files cannot be listed: {reason}")),
+        }
+        let top = quoted(&top.display().to_string());
+        lines.push(format!("  git -C {top} log -p ..{}", quoted(name)));
+        lines.push(format!("  git -C {top} merge {}", quoted(name)));
+        lines
+    }
+
+    /// Stores the bundle of a repository that the host does not have, next to its place.
+    fn keep_bundle(&self, found: &Found) -> Result<Outcome, CliError> {
+        let bundle = match self.bundle(found, &[])? {
+            Ok(bundle) => bundle,
+            Err(outcome) => return Ok(outcome),
+        };
+        let (directory, name) = self.place(found)?;
+        let path = joined(&directory, &name);
+        if let Some(held) = self.judge.all().or_else(|| self.judge.way(path.as_bytes(), false)) {
+            return Ok(Outcome::Left(format!("{}: {}", plain(&path), held.reason())));
+        }
+        let held = open_directory(&self.host, directory.as_bytes())
+            .map_err(|errno| failed("the directory of the bundle", errno))?;
+        match self.store(&held, &name, bundle) {
+            Ok(()) => {}
+            Err(Errno::EEXIST) => {
+                return Ok(Outcome::Left(format!("`{}` is there already", plain(&path))));
+            }
+            Err(errno) => return Err(failed("the bundle cannot be written", errno)),
+        }
+        let top = if found.top.is_empty() { "." } else { &found.top };
+        let at = quoted(&self.path.join(&path).display().to_string());
+        Ok(Outcome::Out(vec![
+            format!("{}  commits of the new repository {}", plain(&path), plain(top)),
+            format!("  git clone -c transfer.fsckObjects=true {at} DIRECTORY"),
+        ]))
+    }
+
+    /// Returns the nearest directory of the host around a new repository, and the name of its bundle
+    /// there.
+    fn place(&self, found: &Found) -> Result<(String, String), CliError> {
+        let of_directory = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        if found.top.is_empty() {
+            let name = of_directory.unwrap_or_else(|| "repository".to_owned());
+            return Ok((String::new(), format!("{name}.bundle")));
+        }
+        let mut directory = found.top.as_str();
+        let mut name = String::new();
+        loop {
+            let (above, last) = directory.rsplit_once('/').unwrap_or(("", directory));
+            name = if name.is_empty() { last.to_owned() } else { format!("{last}-{name}") };
+            match open_directory(&self.host, above.as_bytes()) {
+                Ok(_) => return Ok((above.to_owned(), format!("{name}.bundle"))),
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) if !above.is_empty() => {
+                    directory = above;
+                }
+                Err(errno) => return Err(failed("the directory of the bundle", errno)),
+            }
+        }
+    }
+
+    fn store(&self, directory: &OwnedFd, name: &str, mut bundle: File) -> Result<(), Errno> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+        let flags = flags | OFlag::O_CLOEXEC;
+        let name = c_name(name.as_bytes())?;
+        let mut file = File::from(openat(directory, name.as_c_str(), flags, Mode::S_IRUSR)?);
+        let status = fstat(directory)?;
+        let copied = bundle
+            .seek(SeekFrom::Start(0))
+            .and_then(|_| std::io::copy(&mut bundle, &mut file))
+            .and_then(|_| file.set_permissions(PermissionsExt::from_mode(0o600)))
+            .and_then(|()| file.sync_all())
+            .map_err(|error| cell::errno_of(&error));
+        let owned = copied.and_then(|()| match nix::unistd::geteuid().is_root() {
+            true => {
+                let uid = Uid::from_raw(status.st_uid);
+                fchown(&file, Some(uid), Some(Gid::from_raw(status.st_gid)))
+            }
+            false => Ok(()),
+        });
+        if owned.is_err() && look(directory, &name)?.is_some() {
+            unlinkat(directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
+        }
+        owned
+    }
+
+    /// Makes a bundle in a cell with the layer. It has no name, and lies next to the layer.
+    fn bundle(&self, found: &Found, known: &[String]) -> Result<Result<File, Outcome>, CliError> {
+        let failed = |error: std::io::Error| {
+            CliError::new(format!("review: the bundle cannot be made: {}", in_words(&error)))
+        };
+        let mut input = self.unnamed()?;
+        let known: String = known.iter().map(|line| format!("{line}\n")).collect();
+        input.write_all(known.as_bytes()).map_err(failed)?;
+        input.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        if let Some(config) = self.config {
+            command.arg("--config").arg(config);
+        }
+        command.args(["run", "--layer", &self.layer.id, "--toolchains", "none", "--no-tty"]);
+        command.args(["--timeout", "10m", "--cow"]).arg(&self.path);
+        let top = Path::new("/workspace").join(&found.top);
+        command.args(["--", "bash", "-c", BUNDLE, "bash"]).arg(top);
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let errors = child.stderr.take();
+        let errors = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let read = errors.map(|errors| errors.take(MAX_ERROR).read_to_end(&mut text));
+            read.transpose().map(|_| text)
+        });
+        let mut bundle = self.unnamed()?;
+        let output = child.stdout.take().map(|output| output.take(MAX_BUNDLE + 1));
+        let copied = output.map_or(Ok(0), |mut output| std::io::copy(&mut output, &mut bundle));
+        if !matches!(copied, Ok(length) if length <= MAX_BUNDLE) {
+            child.kill().map_err(failed)?;
+        }
+        let status = child.wait().map_err(failed)?;
+        let errors = errors.join().ok().and_then(Result::ok).unwrap_or_default();
+        let length = copied.map_err(failed)?;
+        if length > MAX_BUNDLE {
+            let limit = MAX_BUNDLE >> 20;
+            return Ok(Err(Outcome::Left(format!("they are more than {limit} MiB"))));
+        }
+        bundle.seek(SeekFrom::Start(0)).map_err(failed)?;
+        Ok(match ended(status, &errors) {
+            Some(outcome) => Err(outcome),
+            None => Ok(bundle),
+        })
+    }
+
+    /// Makes a file without a name next to the layer.
+    fn unnamed(&self) -> Result<File, CliError> {
+        let flags = OFlag::O_RDWR | OFlag::O_TMPFILE | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        let file = openat(&self.layer.directory, ".", flags, mode);
+        file.map(File::from).map_err(|errno| failed("the bundle cannot be made", errno))
+    }
+}
+
+/// Returns what the end of the cell says, unless it made a bundle.
+fn ended(status: ExitStatus, errors: &[u8]) -> Option<Outcome> {
+    match status.code() {
+        Some(0) => None,
+        Some(NO_COMMITS) => Some(Outcome::NoCommits),
+        Some(NO_REPOSITORY) => {
+            Some(Outcome::Left("git takes it for no repository in a cell".to_owned()))
+        }
+        _ => {
+            let errors = String::from_utf8_lossy(errors);
+            let first = errors.lines().next().unwrap_or("git failed in the cell");
+            let first = first.strip_prefix("cofferdam: ").unwrap_or(first);
+            Some(Outcome::Left(plain(first)))
+        }
+    }
+}
+
+fn joined(directory: &str, name: &str) -> String {
+    match directory.is_empty() {
+        true => name.to_owned(),
+        false => format!("{directory}/{name}"),
+    }
+}
+
+/// Quotes a word for a shell, if it needs that.
+fn quoted(word: &str) -> String {
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@:,%".contains(&byte);
+    match word.bytes().all(is_safe) && !word.starts_with('-') {
+        true => word.to_owned(),
+        false => format!("'{}'", plain(word).replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn repositories_are_those_of_the_rows() {
+        let row = |path: &str, act: &str, kind: &str, repository: bool| json!({ "path": path, "act": act, "kind": kind, "repository": repository });
+        let rows = json!({ "changes": [
+            row(".git", "changed", "directory", true),
+            row("a/.git", "added", "directory", true),
+            row("b/bare", "added", "directory", true),
+            row("c/bare", "changed", "directory", true),
+            row("d/.git", "deleted", "directory", true),
+            row("e/.git", "added", "file", false),
+            row("f.git", "added", "directory", false),
+            row("g", "added", "directory", false),
+        ] });
+        let found = |top: &str, is_of_host: bool| Found { top: top.to_owned(), is_of_host };
+        assert_eq!(
+            repositories(&rows),
+            [found("", true), found("a", false), found("b/bare", false)]
+        );
+    }
+
+    #[test]
+    fn a_shell_reads_a_quoted_word_as_one() {
+        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
+        assert_eq!(quoted("a b;c"), "'a b;c'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(quoted("-x"), "'-x'");
+        assert_eq!(quoted("$(x)`y`"), "'$(x)`y`'");
+    }
+}

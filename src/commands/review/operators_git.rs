@@ -1,0 +1,221 @@
+//! The operator's own git, which reads a bundle that cells made.
+//!
+//! The bundle is like one from a stranger. Git checks each object, and works with the repository's
+//! own configuration only: those of the user and of the system are not needed to read a file, and
+//! could name another place for it. No hook runs, no other protocol than `file` is allowed, nothing
+//! is fetched for a submodule or for a missing object, and nothing is written but objects and
+//! references in one directory.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::stat::FileStat;
+use rlimit::Resource;
+
+use crate::commands::format::plain;
+use model::outcome::in_words;
+
+/// Limits of git while it reads what cells made: processor time in seconds, memory and longest file
+/// in bytes.
+const LIMITS: [(Resource, u64); 3] =
+    [(Resource::CPU, 600), (Resource::DATA, 4 << 30), (Resource::FSIZE, 2 << 30)];
+/// The environment of git; nothing of the operator's is kept.
+const ENVIRONMENT: [(&str, &str); 9] = [
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ("HOME", "/nonexistent"),
+    ("LC_ALL", "C"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_ATTR_NOSYSTEM", "1"),
+    ("GIT_ALLOW_PROTOCOL", "file"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+];
+/// Settings of git that hold over those of the repository.
+const SETTINGS: [&str; 9] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.alternateRefsCommand=true",
+    "fetch.fsckObjects=true",
+    "transfer.fsckObjects=true",
+    "fetch.recurseSubmodules=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "protocol.ext.allow=never",
+];
+
+/// The operator's git in one repository.
+#[derive(Debug)]
+pub(super) struct OperatorsGit {
+    program: PathBuf,
+    directory: PathBuf,
+    /// The owner of the repository, with whose ids git runs if root started this process: its
+    /// configuration is the owner's.
+    ids: Option<(u32, u32)>,
+}
+
+impl OperatorsGit {
+    /// Finds git in the operator's PATH, apart from the directory that has the layer.
+    pub(super) fn find(without: &Path, directory: &Path, status: &FileStat) -> Option<Self> {
+        let path = std::env::var_os("PATH")?;
+        let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
+        let is_program = |path: &PathBuf| {
+            let metadata = std::fs::metadata(path);
+            metadata.is_ok_and(|one| one.is_file() && one.permissions().mode() & 0o111 != 0)
+        };
+        let programs = directories.map(|directory| directory.join("git")).filter(is_program);
+        let mut programs = programs.filter_map(|program| program.canonicalize().ok());
+        let program = programs.find(|program| !program.starts_with(without))?;
+        let is_root = nix::unistd::geteuid().is_root();
+        let ids = (is_root && status.st_uid != 0).then_some((status.st_uid, status.st_gid));
+        Some(Self { program, directory: directory.to_owned(), ids })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(ENVIRONMENT).current_dir("/").stdin(Stdio::null());
+        command.arg("--git-dir").arg(&self.directory).arg("--no-replace-objects");
+        for setting in SETTINGS {
+            command.args(["-c", setting]);
+        }
+        if let Some((uid, gid)) = self.ids {
+            command.uid(uid).gid(gid);
+        }
+        command.args(arguments);
+        command
+    }
+
+    fn run(&self, mut command: Command) -> Result<Output, String> {
+        let limits = Lowered::lower()
+            .map_err(|error| format!("its limits cannot be set: {}", in_words(&error)))?;
+        let output = command.output();
+        drop(limits);
+        let output = output.map_err(|error| in_words(&error).to_string())?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let last = errors.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.unwrap_or("it failed without a reason");
+        Err(format!("your git refuses them: {}", plain(last)))
+    }
+
+    /// Returns the lines that git prints.
+    pub(super) fn lines(&self, arguments: &[&str]) -> Result<Vec<String>, String> {
+        let output = self.run(self.command(arguments))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Returns the references below a name, each with its object.
+    pub(super) fn references(&self, below: &str) -> BTreeMap<String, String> {
+        let format = "--format=%(objectname) %(refname)";
+        let lines = self.lines(&["for-each-ref", format, below]).unwrap_or_default();
+        let pair = |line: &String| {
+            let (object, name) = line.split_once(' ')?;
+            Some((name.to_owned(), object.to_owned()))
+        };
+        lines.iter().filter_map(pair).collect()
+    }
+
+    /// Fetches branches, tags and a `HEAD` of a bundle into references below `space`.
+    pub(super) fn fetch(&self, bundle: &File, space: &str) -> Result<(), String> {
+        let heads = self.with_bundle(bundle, &["bundle", "list-heads", STANDARD_INPUT, "HEAD"])?;
+        let mut arguments = vec![
+            "fetch",
+            "--quiet",
+            "--atomic",
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--no-auto-maintenance",
+            "--no-write-fetch-head",
+            "--no-write-commit-graph",
+            "--no-show-forced-updates",
+            "--refmap=",
+            STANDARD_INPUT,
+        ];
+        let branches = format!("+refs/heads/*:{space}/heads/*");
+        let tags = format!("+refs/tags/*:{space}/tags/*");
+        let detached = format!("+HEAD:{space}/detached");
+        arguments.extend([branches.as_str(), tags.as_str()]);
+        if !heads.stdout.is_empty() {
+            arguments.push(&detached);
+        }
+        self.with_bundle(bundle, &arguments).map(|_| ())
+    }
+
+    fn with_bundle(&self, bundle: &File, arguments: &[&str]) -> Result<Output, String> {
+        let input = bundle.try_clone().and_then(|mut input| {
+            input.seek(SeekFrom::Start(0))?;
+            Ok(input)
+        });
+        let input = input.map_err(|error| in_words(&error).to_string())?;
+        let mut command = self.command(arguments);
+        command.stdin(input);
+        self.run(command)
+    }
+
+    /// Returns the number of commits that no branch, tag or remote has.
+    pub(super) fn count(&self, name: &str) -> u64 {
+        let arguments =
+            ["rev-list", "--count", name, "--not", "--branches", "--tags", "--remotes", "--"];
+        let lines = self.lines(&arguments).unwrap_or_default();
+        lines.first().and_then(|line| line.parse().ok()).unwrap_or_default()
+    }
+
+    /// Returns the files that a merge into the current branch would change: fields and path.
+    pub(super) fn changed_files(&self, name: &str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+        let base = self.lines(&["merge-base", "HEAD", name]).unwrap_or_default();
+        let base = match base.first() {
+            Some(base) => base.clone(),
+            // Without a common commit all files count.
+            None => {
+                let empty = self.lines(&["hash-object", "-t", "tree", "/dev/null"])?;
+                empty.first().cloned().unwrap_or_default()
+            }
+        };
+        let tree = format!("{name}^{{tree}}");
+        let arguments =
+            ["diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-ext-diff", &base, &tree];
+        let output = self.run(self.command(&arguments))?;
+        let mut parts = output.stdout.split(|byte| *byte == 0);
+        let mut rows = Vec::new();
+        while let (Some(fields), Some(path)) = (parts.next(), parts.next()) {
+            rows.push((fields.to_vec(), path.to_vec()));
+        }
+        Ok(rows)
+    }
+}
+
+/// Path of the file that is a process's standard input. It may have no other path.
+const STANDARD_INPUT: &str = "/proc/self/fd/0";
+
+/// Limits of this process that are lowered while a child starts, and the soft limits before.
+struct Lowered(Vec<(Resource, u64, u64)>);
+
+impl Lowered {
+    fn lower() -> std::io::Result<Self> {
+        let mut lowered = Self(Vec::new());
+        for (resource, limit) in LIMITS {
+            let (soft, hard) = resource.get()?;
+            resource.set(soft.min(limit), hard)?;
+            lowered.0.push((resource, soft, hard));
+        }
+        Ok(lowered)
+    }
+}
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        for (resource, soft, hard) in &self.0 {
+            if let Err(error) = resource.set(*soft, *hard) {
+                eprintln!("cofferdam: a limit cannot be raised again: {}", in_words(&error));
+            }
+        }
+    }
+}

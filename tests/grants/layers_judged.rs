@@ -1,0 +1,357 @@
+//! What of a hostile layer is applied, with a real overlay, a real git and a person's review: nothing that
+//! the host obeys, follows or has in another version; and commits that come out as data.
+
+use std::path::Path;
+use std::time::Instant;
+
+use crate::layers::{REPOSITORY, in_layer, project, review, reviewed, tree};
+use crate::support::{Caller, Check, Claim, Failed, For, Need, claim, equal, holds, soon};
+
+pub const CLAIMS: &[Claim] = &[
+    claim("a_hook_is_held_back_however_large_the_directory_is", large).needs(&[Need::Git]),
+    claim("names_of_hooks_directories_are_held_back_in_any_form", holders),
+    claim("a_repository_without_a_git_directory_is_one_unit", repositories).needs(&[Need::Git]),
+    claim("links_of_a_layer_are_followed_as_the_host_would", links),
+    claim("files_that_the_host_moved_into_a_removed_directory_stay", moved_in),
+    claim("spellings_of_one_name_are_held_back_where_the_host_folds_them", folded).only(For::Root),
+    claim("commits_come_out_without_moving_a_branch", commits).needs(&[Need::Git]),
+    claim("hostile_commits_are_refused_or_named", hostile_commits).needs(&[Need::Git]),
+    claim("a_new_repository_comes_out_as_a_bundle", new_repository).needs(&[Need::Git]),
+    claim("a_layer_can_be_chosen_by_its_name", by_name),
+];
+
+/// Returns the lines of a list that have a note.
+fn held(list: &str) -> Vec<&str> {
+    list.lines().filter(|line| line.contains("[held back")).collect()
+}
+
+fn large(caller: &Caller) -> Check {
+    // A nested repository far below, whose hooks are in the work tree, behind more directories than a
+    // start has time to look at.
+    let made = "mkdir -p a && (cd a && seq 30000 | xargs mkdir) && mkdir -p z/y/x/deep && cd z/y/x/deep && \
+        git init -q && git config core.hooksPath tools && mkdir tools && echo before > tools/pre-commit && \
+        echo before > plain";
+    let path = project(caller, "project", made)?;
+    let script = "cd z/y/x/deep && echo evil > tools/pre-commit && echo evil > tools/new && echo after > plain";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let applied = review(caller, &[&path, "--apply"])?;
+    let read = |name: &str| std::fs::read_to_string(Path::new(&path).join("z/y/x/deep").join(name));
+    equal("the control", read("plain")?, "after\n")?;
+    equal("the hook", read("tools/pre-commit")?, "before\n")?;
+    holds("a new hook", &path, read("tools/new").is_err())?;
+    equal("both are listed", held(applied.trimmed()).len(), 2)
+}
+
+fn holders(caller: &Caller) -> Check {
+    let path = project(caller, "project", "mkdir gh; echo x > gh/x")?;
+    // `hooks` in a directory to which the name leads would be one that agents run.
+    let script = "set -e
+        mkdir gh/hooks; echo evil > gh/hooks/pre; ln -s gh .github; ln -s ../gh gh/.clinerules
+        mkdir -p a b c d; echo evil > a/.github; ln -s ../gh b/.GITHUB
+        mkdir -p c/.Github/hooks; echo evil > c/.Github/hooks/x
+        mkdir -p \"d/.github$(printf '\\342\\200\\214')/hooks\"; mkdir -p 'd/GITHUB~1'
+        for name in .git .vscode .husky .claude .devcontainer; do ln -s gh $name; ln -s ../gh a/$name; done
+        ln -s gh .GIT; ln -s gh 'GIT~1'; ln -s gh '.vscode .'; ln -s gh .Husky
+        mkdir -p e/.github/workflows; echo on > e/.github/workflows/ci.yml; echo harmless > harmless";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let applied = review(caller, &[&path, "--apply"])?;
+    equal("something is held back", applied.code, 1)?;
+    let found = caller.bash_outside(&format!(
+        "cd {path} && find . -iname '.*' ! -name . -printf '%p %y\\n' -o -name '*~*' -print | LC_ALL=C sort; \
+         cat harmless e/.github/workflows/ci.yml gh/hooks/pre"
+    ))?;
+    let expected = "./e/.github d\nharmless\non\nevil\n";
+    equal("on the host", found.stdout.as_str(), expected)
+}
+
+fn repositories(caller: &Caller) -> Check {
+    let made = format!(
+        "{REPOSITORY} && git clone -q --bare . bare && cp -r bare gone.git && mkdir deep && cp -r bare deep/inner && \
+         git clone -q --separate-git-dir=store . sep && git -C bare worktree add -q ../linked && mkdir lib && \
+         echo source > lib/HEAD && git -C bare symbolic-ref HEAD refs/heads/other"
+    );
+    let path = project(caller, "project", &made)?;
+    let all = "bare gone.git deep/inner store";
+    let before = tree_of(caller, &path, all)?;
+    let script = "set -e
+        echo evil > bare/description; git -C bare config core.fsmonitor evil; rm bare/HEAD bare/packed-refs
+        rm -r gone.git deep; rm -r store/objects store/refs; echo x > store/new
+        git init -q --bare made; mkdir -p lib/objects lib/refs; echo y > lib/plain; echo z > harmless
+        rm -rf bare/worktrees; rm -r linked";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let applied = review(caller, &[&path, "--apply"])?;
+    equal("something is held back", applied.code, 1)?;
+    equal("the repositories", tree_of(caller, &path, all)?, before)?;
+    let list = held(applied.trimmed());
+    for unit in ["M bare/", "D gone.git/", "D deep/inner/", "M store/", "A made/"] {
+        let is_one = list.iter().filter(|line| line.starts_with(unit)).count() == 1;
+        holds(unit, &list, is_one)?;
+        let below = list.iter().any(|line| {
+            line.strip_prefix(unit).is_some_and(|rest| !rest.is_empty() && !rest.starts_with(' '))
+        });
+        holds("one line", &list, !below)?;
+    }
+    let look = caller.bash_outside(&format!(
+        "cd {path} && cat harmless lib/plain; ls -d made lib/objects lib/refs linked/src 2>/dev/null; \
+         git -C bare fsck 2>&1 | grep -c error"
+    ))?;
+    equal("the rest", look.stdout.as_str(), "z\ny\n0\n")
+}
+
+fn tree_of(caller: &Caller, path: &str, directories: &str) -> Result<String, Failed> {
+    let mut all = String::new();
+    for directory in directories.split(' ') {
+        all.push_str(&tree(caller, &format!("{path}/{directory}"))?);
+    }
+    Ok(all)
+}
+
+fn links(caller: &Caller) -> Check {
+    let made = "mkdir -p src/deep tools/t k/b; echo a > src/a; echo b > src/deep/b; ln -s / root; ln -s .. up; \
+        ln -s src/deep down; ln -s b/../../x k/a; echo x > x; ln -s ../.github tools/gh; mkdir .github";
+    let path = project(caller, "project", made)?;
+    let script = "set -e
+        ln -s root/etc/passwd l1; ln -s up/x l2; ln -s down/../../.. l3; ln -s tools/gh/hooks l4
+        ln -s down/b good; ln -s src/../src/a also; ln -s src hop; ln -s hop/../up/.. l5
+        rmdir k/b; ln -s ../src k/b; ln -s /proc/self/cwd l6
+        ln -s \"$(printf 'src/\\033[2J')\" strange";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let list = review(caller, &[&path])?;
+    for line in ["A good -> down/b\n", "A also -> src/../src/a\n", "A strange -> src/\\u{1b}[2J\n"]
+    {
+        holds(line, &list.stdout, list.stdout.contains(line))?;
+    }
+    equal("applied", review(caller, &[&path, "--apply"])?.code, 1)?;
+    let found = caller.bash_outside(&format!(
+        "cd {path} && find . -type l -printf '%p %l\\n' | LC_ALL=C sort | grep -v strange; cat good also k/a; ls -d k/b"
+    ))?;
+    let expected = "./also src/../src/a\n./down src/deep\n./good down/b\n./hop src\n./k/a b/../../x\n./root /\n\
+        ./tools/gh ../.github\n./up ..\nb\na\nx\nk/b\n";
+    equal("on the host", found.stdout.as_str(), expected)
+}
+
+fn moved_in(caller: &Caller) -> Check {
+    let made = "mkdir -p d/sub e f; echo a > d/a; echo b > d/sub/b; echo c > e/c; echo g > f/g";
+    let path = project(caller, "project", made)?;
+    let aside = caller.directory("aside")?.display().to_string();
+    let old = format!(
+        "mkdir -p {aside}/m/n {aside}/o && echo old > {aside}/m/n/old && echo old > {aside}/o/c"
+    );
+    equal("older files", caller.bash_outside(&old)?.code, 0)?;
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let script = "rm -r d f; rm -r e && mkdir -p e/o && echo agent > e/o/c";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let edit = format!(
+        "mv {aside}/m {path}/d/ && touch {path}/d/m/later && mv {aside}/o {path}/e/ && touch {path}/e/o/x"
+    );
+    equal("the host", caller.bash_outside(&edit)?.code, 0)?;
+    equal("applied", review(caller, &[&path, "--apply"])?.code, 1)?;
+    let look = format!("cd {path} && cat d/m/n/old e/o/c && ls -d f d/sub/b 2>/dev/null");
+    equal("on the host", caller.bash_outside(&look)?.stdout.as_str(), "old\nold\nd/sub/b\n")
+}
+
+fn folded(caller: &Caller) -> Check {
+    let state = caller.directory("folded")?.display().to_string();
+    let binary = caller.binary().display().to_string();
+    // Everything in one mount namespace, as a private filesystem is not that of the next command.
+    let script = format!(
+        "set -e; mount -t tmpfs -o casefold=utf8-12.1.0 tmpfs {state} || exit 42
+        mkdir {state}/p {state}/plain; chattr +F {state}/p 2>/dev/null || exit 42
+        export XDG_STATE_HOME={state}/plain; cd {state}/p; echo host > Readme; mkdir Src; echo a > Src/a
+        {binary} run --cow . -- bash -c 'echo agent > new; echo agent > readme; mkdir -p src; echo b > src/b; echo x > NEW' || exit 43
+        {binary} review --apply || true; cat Readme Src/a; ls"
+    );
+    let output = caller.bash_outside(&format!("unshare -m bash -c {}", quoted(&script)))?;
+    match output.code {
+        // The kernel has no such filesystem, or makes no overlay above it: no layer can be there.
+        42 | 43 => Ok(()),
+        _ => holds("nothing is overwritten", &output.stdout, output.stdout.contains("host\na\n")),
+    }
+}
+
+fn quoted(script: &str) -> String {
+    format!("'{}'", script.replace('\'', "'\\''"))
+}
+
+const AS_AGENT: &str = "git config user.email agent@x; git config user.name agent";
+
+fn commits(caller: &Caller) -> Check {
+    // A hook of the host that would run for a reference, and a configuration that would run a program.
+    let made = format!(
+        "{REPOSITORY} && printf '#!/bin/sh\\ntouch {{}}/ran || true\\n' | sed \"s#{{}}#$PWD#\" > .git/hooks/reference-transaction && \
+         chmod +x .git/hooks/reference-transaction && git rev-parse --abbrev-ref HEAD"
+    );
+    let path = project(caller, "project", &format!("{{ {made}; }} >/dev/null; rm -f ran"))?;
+    let state = format!(
+        "cd {path} && git rev-parse HEAD && git status --porcelain && ls -A . && git branch -a"
+    );
+    let before = caller.bash_outside(&state)?.stdout;
+    let script = format!(
+        "set -e; {AS_AGENT}; echo more >> src/a; git commit -qam second; git tag -a v1 -m v1
+        git checkout -qb feature; echo x > .envrc; ln -s /etc out; git add .envrc out; git commit -qm third
+        git checkout -q --detach; echo y > y; git add y; git commit -qm detached; echo rest > rest"
+    );
+    equal("in the cell", in_layer(caller, &path, &script)?.code, 0)?;
+    let output = review(caller, &[&path, "--commits"])?;
+    equal("the commits", (output.code, output.stderr.contains("no branch has moved")), (0, true))?;
+    for part in [
+        "/heads/feature  2 new commits\n",
+        "/tags/v1  1 new commit\n",
+        "/detached  3 new commits\n",
+        "  .envrc  [direnv runs it as a shell script, once allowed]\n",
+        "  out  [a link]\n",
+        &format!("  git -C {path} merge refs/cofferdam/project-"),
+    ] {
+        holds(part, &output.stdout, output.stdout.contains(part))?;
+    }
+    equal("nothing else", caller.bash_outside(&state)?.stdout, before)?;
+    let look = format!(
+        "cd {path} && ls .git/FETCH_HEAD ran 2>/dev/null; git log --format=%s $(git for-each-ref --format='%(refname)' \
+         'refs/cofferdam/*/heads/feature'); git fsck 2>&1 | grep -c error; git show-ref --tags | wc -l"
+    );
+    let found = caller.bash_outside(&look)?;
+    equal("fetched", found.stdout.as_str(), "third\nsecond\nfirst\n0\n0\n")?;
+    let again = review(caller, &[&path, "--commits"])?;
+    equal("once", (again.code, again.stdout.as_str()), (0, ""))?;
+    // The merge is the person's.
+    let merged = format!(
+        "cd {path} && rm .git/hooks/reference-transaction && git merge -q --ff-only $(git for-each-ref \
+         --format='%(refname)' 'refs/cofferdam/*/heads/feature') && cat src/a"
+    );
+    equal("merged", caller.bash_outside(&merged)?.stdout.as_str(), "a\nmore\n")?;
+    let live = caller.live(&["--cow", &path], "echo live > live; sleep 1000")?;
+    let end = Instant::now() + soon(10);
+    while !reviewed(caller, &[&path])?.1.contains("A live") {
+        holds("the change is listed", &path, Instant::now() < end)?;
+    }
+    let used = review(caller, &[&path, "--commits"])?;
+    let is_named = used.code == 125 && used.stderr.contains("is in use");
+    holds("in use", &used.stderr, is_named)?;
+    drop(live);
+    Ok(())
+}
+
+fn hostile_commits(caller: &Caller) -> Check {
+    let base = project(caller, "project", REPOSITORY)?;
+    let tried = |name: &str, script: &str| -> Result<(String, String), Failed> {
+        let path = caller.directory(name)?.display().to_string();
+        caller.bash_outside(&format!("cp -rT {base} {path}"))?;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let before =
+            caller.bash_outside(&format!("cd {path} && git rev-parse HEAD; cat .git/config"))?;
+        let script = format!("{AS_AGENT}\n{script}");
+        equal(name, in_layer(caller, &path, &script)?.code, 0)?;
+        let output = review(caller, &[&path, "--commits"])?;
+        let after =
+            caller.bash_outside(&format!("cd {path} && git rev-parse HEAD; cat .git/config"))?;
+        equal(name, after.stdout, before.stdout)?;
+        holds(
+            name,
+            &output.stdout,
+            !output.stdout.contains('\u{1b}') && !output.stderr.contains('\u{1b}'),
+        )?;
+        let found = format!(
+            "cd {path} && git for-each-ref --format='%(refname)' | grep -v refs/heads | sed 's#refs/cofferdam/[^/]*/##'; \
+             ls ran .git/modules .git/FETCH_HEAD .git/shallow .git/objects/info/alternates 2>/dev/null"
+        );
+        Ok((caller.bash_outside(&found)?.stdout, format!("{}{}", output.stdout, output.stderr)))
+    };
+    // The control.
+    let (found, _) = tried("control", "git commit -q --allow-empty -m x")?;
+    holds("the control", &found, found.starts_with("heads/") && found.lines().count() == 1)?;
+    // Programs that the layer's configuration names run in the cell at most.
+    let program = "printf '#!/bin/sh\\ntouch /workspace/ran; echo evil\\n' > evil; chmod +x evil";
+    let (found, _) = tried(
+        "programs",
+        &format!(
+            "{program}; git commit -q --allow-empty -m x; git config core.fsmonitor /workspace/evil
+            git config core.alternateRefsCommand /workspace/evil; git config alias.bundle '!/workspace/evil'
+            git config core.hooksPath /workspace; cp evil reference-transaction; cp evil .git/hooks/post-commit
+            git config pager.bundle /workspace/evil; git config core.pager /workspace/evil"
+        ),
+    )?;
+    holds("programs", &found, found.starts_with("heads/") && found.lines().count() == 1)?;
+    // A submodule whose URL is an option, in a commit: refused as a whole.
+    let (found, text) = tried(
+        "submodule",
+        "git commit -q --allow-empty -m x; printf '[submodule \"a\"]\\n\\tpath = a\\n\\turl = --upload-pack=evil\\n' > .gitmodules
+        git add .gitmodules; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),a; git commit -qm y",
+    )?;
+    equal("a submodule", found.as_str(), "")?;
+    holds("the reason", &text, text.contains("your git refuses them"))?;
+    // A tree with `.git` in it, and one with a name that folds to it.
+    for (name, entry) in [("dotgit", ".git"), ("folds", ".Git"), ("dots", "..")] {
+        let script = format!(
+            "blob=$(echo evil | git hash-object -w --stdin); tree=$(printf '100644 blob %s\\tconfig\\n' $blob | git mktree)
+            top=$(printf '040000 tree %s\\t%s\\n' $tree x | git mktree)
+            top=$(git cat-file tree $top | sed 's#40000 x#40000 {entry}#' | git hash-object -w --stdin -t tree --literally)
+            git update-ref refs/heads/evil $(echo m | git commit-tree $top)"
+        );
+        let (found, text) = tried(name, &script)?;
+        equal(name, found.as_str(), "")?;
+        holds(name, &text, text.contains("your git refuses them"))?;
+    }
+    // References with odd names, replaced objects, grafts, alternates, a shallow end.
+    let (found, _) = tried(
+        "references",
+        "git commit -q --allow-empty -m x; head=$(git rev-parse HEAD); mkdir -p .git/refs/heads/-x .git/refs/remotes/o
+        echo $head > .git/refs/heads/-x/y; echo $head > .git/refs/remotes/o/z; echo $head > '.git/refs/heads/a..b'
+        echo $head > \"$(printf '.git/refs/heads/e\\033[2J')\"; echo $head > .git/refs/stash; git update-ref refs/cofferdam/x $head
+        git update-ref refs/replace/$(git rev-parse HEAD~1) $head",
+    )?;
+    let is_narrow = found.lines().all(|line| line.starts_with("heads/"));
+    holds("references", &found, is_narrow)?;
+    let (found, _) = tried(
+        "grafts",
+        "git commit -q --allow-empty -m x; git commit -q --allow-empty -m y; git rev-parse HEAD > .git/info/grafts
+        git rev-parse HEAD > .git/shallow; mkdir -p /tmp/o; echo /tmp/o > .git/objects/info/alternates",
+    )?;
+    let is_narrow = found.lines().all(|line| line.starts_with("heads/"));
+    holds("grafts", &found, is_narrow)?;
+    // No bundle at all, and one that is no bundle.
+    let (found, text) = tried("broken", "rm -rf .git/objects; echo x > .git/HEAD")?;
+    equal("broken", found.as_str(), "")?;
+    holds("the reason", &text, text.contains("the commits stay in the layer"))
+}
+
+fn new_repository(caller: &Caller) -> Check {
+    let path = project(caller, "project", "mkdir lib; echo a > a")?;
+    let script = format!(
+        "set -e; for d in . lib/new 'odd;name' gone/deep; do mkdir -p \"$d\"; (cd \"$d\"; git init -qb main; {AS_AGENT}
+        echo x > x; git add x; git commit -qm first); done; git init -q --bare bare; git -C lib/new push -q ../../bare main
+        mkdir 'esc'; git init -q \"$(printf 'esc/\\033[2J')\""
+    );
+    equal("in the cell", in_layer(caller, &path, &script)?.code, 0)?;
+    let output = review(caller, &[&path, "--commits"])?;
+    holds(
+        "plain",
+        &output.stderr,
+        !format!("{}{}", output.stdout, output.stderr).contains('\u{1b}'),
+    )?;
+    let look = format!(
+        "cd {path} && find . -type f | LC_ALL=C sort; for b in project lib/new 'odd;name' gone-deep bare; do \
+         git clone -q -c transfer.fsckObjects=true \"$b.bundle\" \"$HOME/clones/$b\" -b main && cat \"$HOME/clones/$b/x\"; done"
+    );
+    let expected = "./a\n./bare.bundle\n./gone-deep.bundle\n./lib/new.bundle\n./odd;name.bundle\n./project.bundle\n\
+        x\nx\nx\nx\nx\n";
+    equal("on the host", caller.bash_outside(&look)?.stdout.as_str(), expected)?;
+    let command =
+        format!("git clone -c transfer.fsckObjects=true '{path}/odd;name.bundle' DIRECTORY");
+    holds("quoted", &output.stdout, output.stdout.contains(&command))?;
+    // Never over a file that is there.
+    let again = review(caller, &[&path, "--commits"])?;
+    equal("again", again.code, 1)?;
+    holds("the reason", &again.stderr, again.stderr.contains("is there already"))
+}
+
+fn by_name(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a")?;
+    equal("a first", in_layer(caller, &path, "echo b > b")?.code, 0)?;
+    let list = reviewed(caller, &["--list"])?.1;
+    let id = list.split(' ').next().unwrap_or_default();
+    let named = caller.run(&["--cow", &path, "--layer", id], &["cat", "b"])?;
+    equal("the same layer", named.stdout.as_str(), "b\n")?;
+    let unknown = caller.run(&["--cow", &path, "--layer", "other-1"], &["cat", "b"])?;
+    equal("another", unknown.code, 125)?;
+    holds("the reason", &unknown.stderr, unknown.stderr.contains("is no layer of the directory"))
+}
