@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, UtimensatFlags, fstat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::change::{Act, Change, Kind, link};
+use super::change::{Act, Change, Kind};
 use super::copy::{Space, copy};
 use super::files::{DIRECTORY, Seen, c_name, look, open_directory, open_file, split};
 use super::journal::{self, Finished, Left, Step, Stopped};
@@ -147,9 +147,10 @@ impl<'a> Staging<'a> {
         let owner = self.owner;
         match change.kind {
             Kind::Directory => owner.during(|| self.make_directory(own, directory))?,
+            // The text that was judged: cells may have put another link here since.
             Kind::Link => {
-                let text = link(&from, &name)?;
-                owner.during(|| self.make_link(&text, own, &new))?;
+                let text = change.target.as_deref().ok_or(Errno::EINVAL)?;
+                owner.during(|| self.make_link(text, own, &new))?;
             }
             Kind::File => {
                 let file = File::from(open_file(&from, &name)?);
