@@ -32,7 +32,7 @@ impl Kind {
     }
 }
 
-/// What a layer does to a name.
+/// The act of a layer on a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     Add,

@@ -101,7 +101,7 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// What a directory has of those around it.
+/// State that a directory has from those around it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
     held: Option<Held>,
@@ -135,9 +135,13 @@ impl Walk<'_> {
             is_headed = has_head(host)?;
             place.folds = may_fold(host)?;
         }
-        let doubled = match place.folds {
-            true => spelled_twice(&names, host)?,
-            false => BTreeSet::new(),
+        let doubled = match (place.folds, host) {
+            (true, Some(host)) => {
+                let is_there = |name: &CStr| look(host, name).map(|seen| seen.is_some());
+                spelled_twice(&names, &sorted(host)?, is_there)?
+            }
+            (true, None) => spelled_twice(&names, &[], |_| Ok(false))?,
+            (false, _) => BTreeSet::new(),
         };
         for name in &names {
             let held = place.held.or(doubled.contains(name).then_some(Held::SameName));
@@ -441,18 +445,18 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the names of a layer's directory that are another spelling of one on the host, or that
-/// have one among themselves. A name that only the kernel knows to be the same as another is refused
-/// when it is applied, as it never replaces a file.
-fn spelled_twice(names: &[CString], host: Option<&OwnedFd>) -> Result<BTreeSet<CString>, Errno> {
-    let exact = host.map_or(Ok(Vec::new()), sorted)?;
+/// Returns the names of a layer's directory that are another spelling of one on the host, which has
+/// the `exact` names, or of one among themselves. A name that only the kernel knows to be the same as
+/// another is refused when it is applied, as it never replaces a file.
+fn spelled_twice(
+    names: &[CString],
+    exact: &[CString],
+    is_on_host: impl Fn(&CStr) -> Result<bool, Errno>,
+) -> Result<BTreeSet<CString>, Errno> {
     let mut doubled = BTreeSet::new();
     let mut by_letters: BTreeMap<String, &CString> = BTreeMap::new();
     for name in names {
-        let is_of_host = exact.binary_search(name).is_ok();
-        if let Some(host) = host.filter(|_| !is_of_host)
-            && look(host, name)?.is_some()
-        {
+        if exact.binary_search(name).is_err() && is_on_host(name)? {
             doubled.insert(name.clone());
         }
         if let Some(other) = by_letters.insert(lower(name), name) {
@@ -535,5 +539,40 @@ fn is_same(
         if length == 0 {
             return Ok(true);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_one_name_are_found_where_the_filesystem_folds_them() {
+        let names = |words: &[&str]| -> Vec<CString> {
+            let mut names: Vec<CString> =
+                words.iter().filter_map(|word| CString::new(*word).ok()).collect();
+            names.sort();
+            names
+        };
+        let exact = names(&["Readme", "src", "caf\u{e9}"]);
+        // A filesystem that knows more about letters than this program: the two forms of an accent.
+        let is_on_host = |name: &CStr| {
+            let name = name.to_string_lossy().to_lowercase().replace("e\u{301}", "\u{e9}");
+            Ok(["readme", "src", "caf\u{e9}"].contains(&name.as_str()))
+        };
+        let layer = names(&[
+            "readme",
+            "src",
+            "cafe\u{301}",
+            "New",
+            "new.",
+            "NEW",
+            "plain",
+            "\u{c4}",
+            "\u{e4}",
+        ]);
+        let found = spelled_twice(&layer, &exact, is_on_host);
+        let expected = names(&["readme", "cafe\u{301}", "New", "new.", "NEW", "\u{c4}", "\u{e4}"]);
+        assert_eq!(found, Ok(expected.into_iter().collect()));
     }
 }

@@ -84,7 +84,7 @@ impl Held {
 pub(crate) struct Judge {
     /// Paths that are guarded as they are, below the directory.
     guarded: BTreeSet<PathBuf>,
-    /// Those of them in which no name is obeyed anyway.
+    /// The guarded paths in which no name is obeyed anyway.
     unnamed: Vec<PathBuf>,
     /// Names that the operator guards.
     also: Vec<Vec<u8>>,

@@ -103,7 +103,7 @@ struct State {
     used: BTreeSet<usize>,
 }
 
-/// What is known of a directory on the host.
+/// Facts about a directory on the host.
 #[derive(Debug, Clone, Copy)]
 struct Directory {
     has_head: bool,
@@ -503,7 +503,7 @@ mod tests {
             // The same, where the host's link leads out anyway, or stays inside.
             (&["a -> ../m/x"], &["m/"], &[]),
             (&["a -> m/x", "t/"], &["m -> t"], &[]),
-            // What the host obeys through links is guarded by name on the way.
+            // The way of a link that the host obeys is guarded by name.
             (
                 &[".vscode -> cfg/vscode", "cfg/vscode/x"],
                 &["cfg/vscode -> ../t"],

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::files::{c_name, look};
 use cell::mediate::names::{self, COMMONDIR, GITDIR, HEAD};
 
-/// What a repository's directory has in addition to `HEAD` (git's is_git_directory). One of them is
+/// Names in a repository's directory in addition to `HEAD` (git's is_git_directory). One of them is
 /// enough here, as the others may come later.
 const SIGNS: [&str; 4] = [OBJECTS, REFS, COMMONDIR, GITDIR];
 const OBJECTS: &str = "objects";

@@ -19,10 +19,10 @@ pub(super) struct FileOfCommit {
 }
 
 impl FileOfCommit {
-    /// Parses a row: its fields, and its path.
-    pub(super) fn parse((fields, path): &(Vec<u8>, Vec<u8>)) -> Self {
+    /// Parses the two parts of a row.
+    pub(super) fn parse(fields: &[u8], path: &[u8]) -> Self {
         let mode = fields.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
-        Self { mode: mode.to_vec(), path: path.clone() }
+        Self { mode: mode.to_vec(), path: path.to_vec() }
     }
 
     /// Returns why a reader should look at the file before a merge.
@@ -64,8 +64,8 @@ mod tests {
     #[test]
     fn files_that_a_merge_would_make_obeyed_are_named() {
         let row = |mode: &str, path: &str| {
-            let fields = format!(":000000 {mode} 0 1 A").into_bytes();
-            FileOfCommit::parse(&(fields, path.as_bytes().to_vec()))
+            let fields = format!(":000000 {mode} 0 1 A");
+            FileOfCommit::parse(fields.as_bytes(), path.as_bytes())
         };
         let files = vec![
             row("100644", "src/a"),

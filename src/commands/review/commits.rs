@@ -17,7 +17,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
 use serde_json::Value;
 
-use super::commit_files::{FileOfCommit, remarks};
+use super::commit_files::remarks;
 use super::operators_git::OperatorsGit;
 use super::{failed, in_use};
 use crate::commands::error::{CliError, print_out};
@@ -60,7 +60,7 @@ struct Found {
     is_of_host: bool,
 }
 
-/// What became of the commits of one repository.
+/// The result for the commits of one repository.
 enum Outcome {
     /// Lines for standard output.
     Out(Vec<String>),
@@ -211,9 +211,7 @@ impl Source<'_> {
         let count = git.count(name);
         let commits = if count == 1 { "commit" } else { "commits" };
         let mut lines = vec![format!("{}  {count} new {commits}", plain(name))];
-        let files = git.changed_files(name);
-        let files = files.map(|files| files.iter().map(|row| FileOfCommit::parse(row)).collect());
-        match files {
+        match git.changed_files(name) {
             Ok(files) => lines.extend(remarks(&found.top, files, self.judge)),
             Err(reason) => lines.push(format!("  the files cannot be listed: {reason}")),
         }

@@ -17,6 +17,7 @@ use std::process::{Command, Output, Stdio};
 use nix::sys::stat::FileStat;
 use rlimit::Resource;
 
+use super::commit_files::FileOfCommit;
 use crate::commands::format::plain;
 use model::outcome::in_words;
 
@@ -168,8 +169,8 @@ impl OperatorsGit {
         lines.first().and_then(|line| line.parse().ok()).unwrap_or_default()
     }
 
-    /// Returns the files that a merge into the current branch would change: fields and path.
-    pub(super) fn changed_files(&self, name: &str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    /// Returns the files that a merge into the current branch would change.
+    pub(super) fn changed_files(&self, name: &str) -> Result<Vec<FileOfCommit>, String> {
         let base = self.lines(&["merge-base", "HEAD", name]).unwrap_or_default();
         let base = match base.first() {
             Some(base) => base.clone(),
@@ -186,7 +187,7 @@ impl OperatorsGit {
         let mut parts = output.stdout.split(|byte| *byte == 0);
         let mut rows = Vec::new();
         while let (Some(fields), Some(path)) = (parts.next(), parts.next()) {
-            rows.push((fields.to_vec(), path.to_vec()));
+            rows.push(FileOfCommit::parse(fields, path));
         }
         Ok(rows)
     }

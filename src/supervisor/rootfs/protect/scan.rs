@@ -90,7 +90,7 @@ impl Budget {
 /// How much of the granted directories a scan looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// As much as a start has time for.
+    /// The part that a start has time for.
     InTime,
     /// Everything, with the links that lead elsewhere.
     Whole,
@@ -610,7 +610,7 @@ impl Scan {
     /// Records that something on the host was not looked at, so that the paths are not all that the
     /// host obeys.
     pub(crate) fn note_unseen(&mut self, path: &GrantPath, reason: &'static str) {
-        // What a configuration outside of the granted directories names may be in each of them.
+        // A configuration outside of the granted directories may name files in each of them.
         for guarded in &mut self.guarded {
             guarded.unseen = guarded.unseen.or(Some(reason));
         }
