@@ -291,6 +291,7 @@ fn every_value_is_shown_with_its_source() {
         "toolchains.grant = auto (default)".to_owned(),
         "toolchains.cache = 4G (default)".to_owned(),
         "guard.names =  (default)".to_owned(),
+        "workspace.keep =  (default)".to_owned(),
         "tools.groups = calc, shell (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),

@@ -455,6 +455,9 @@ fn damaged(caller: &Caller) -> Check {
         let started = caller.run(&["--cow", &path], &["true"])?;
         says(&started, 125, "an interrupted apply of the layer")?;
         equal("listed", review(caller, &[&path])?.trimmed(), "M a")?;
+        let doctor = Finished::run(caller.cofferdam(&["doctor"]), patience())?;
+        let row = "1 kept, 1 with changes, 0 in use; an apply was interrupted: project-";
+        holds(row, &doctor.stdout, doctor.stdout.contains(row))?;
         says(&review(caller, &[&path, "--discard"])?, 0, "an interrupted apply was not finished")?;
         equal("no layer is left", review(caller, &["--list"])?.stdout, String::new())?;
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::layer::{ProbeResult, ok, weak};
 use crate::commands::grants::repository::RepositoryElsewhere;
 use crate::commands::grants::toolchains::FoundToolchains;
+use crate::commands::layers::store::{self, Layer};
 use crate::commands::settings::Settings;
 use config::profile::toolchains::ToolchainChoice;
 use model::accounts;
@@ -46,6 +47,44 @@ pub(super) fn repository(settings: &Settings) -> Option<ProbeResult> {
         true => ok(text),
         false => weak(text).with_remedy("add the grant to `run` or `serve`, if that is meant"),
     })
+}
+
+/// Counts the layers that starts with `--cow` have left, if there are any.
+pub(super) fn layers() -> Option<ProbeResult> {
+    let all = match store::all() {
+        Ok(all) => all,
+        Err(errno) => {
+            let fault = format!("the directory of the layers cannot be used: {errno}");
+            return Some(weak(fault).with_remedy("it must belong to you alone, with mode 0700"));
+        }
+    };
+    if all.layers.is_empty() && all.unreadable.is_empty() {
+        return None;
+    }
+    let count = |is: fn(&Layer) -> bool| all.layers.iter().filter(|layer| is(layer)).count();
+    let changed = count(Layer::has_changes);
+    let used = count(Layer::is_in_use);
+    let text = format!("{} kept, {changed} with changes, {used} in use", all.layers.len());
+    let unfinished: Vec<&str> = all
+        .layers
+        .iter()
+        .filter(|layer| !layer.is_in_use() && layer.is_unfinished())
+        .map(|layer| layer.id.as_str())
+        .collect();
+    if !unfinished.is_empty() {
+        let ids = unfinished.join(", ");
+        return Some(weak(format!("{text}; an apply was interrupted: {ids}")).with_remedy(
+            "`cofferdam review --layer ID --apply` finishes it, `--discard` removes the layer",
+        ));
+    }
+    if !all.unreadable.is_empty() {
+        let names = all.unreadable.join(", ");
+        return Some(
+            weak(format!("{text}; not of this version: {names}"))
+                .with_remedy("review them with the version that made them, or remove them by hand"),
+        );
+    }
+    Some(ok(format!("{text}; `cofferdam review --list` shows them")))
 }
 
 /// Lists the tool chains that cells with a workspace have.

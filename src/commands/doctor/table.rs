@@ -55,6 +55,7 @@ const HOST: &[LayerRow<HostProbe>] = &[
     LayerRow { name: "sockets of the host", probe: |machine| Some(host_sockets::visible(machine.settings)) },
     LayerRow { name: "this directory", probe: |_| directories::current() },
     LayerRow { name: "repository elsewhere", probe: |machine| directories::repository(machine.settings) },
+    LayerRow { name: "changes kept apart", probe: |_| directories::layers() },
     LayerRow { name: "tool chains", probe: |machine| Some(directories::toolchains(machine.settings)) },
     LayerRow { name: "surroundings", probe: |machine| machine.platform.name().map(ok) },
 ];

@@ -1,6 +1,7 @@
 //! Resolves the paths that the operator grants. Cells may have made links in them, and may change them meanwhile: each
 //! path is followed once, from one open directory to the next.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -124,10 +125,12 @@ pub(crate) fn grant_all(
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
     let mut host = None;
-    let layers = store::directory().and_then(|path| path.canonicalize().ok());
+    let layers = LazyCell::new(|| store::directory().and_then(|path| path.canonicalize().ok()));
     for grant in resolve_all(&requests)? {
         let PathRequest { flag, mount } = grant.request;
-        if let Some(layers) = layers.as_deref().filter(|_| flag == Flag::Ro) {
+        if flag == Flag::Ro
+            && let Some(layers) = layers.as_deref()
+        {
             check_apart_from_layers(&grant, layers)?;
         }
         if flag != Flag::Ro {

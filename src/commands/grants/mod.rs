@@ -89,7 +89,8 @@ impl GrantPlan {
                 true => settings.private_cells = PrivateCells::WithFirstSet,
                 false => workspace = Workspace::Granted(GrantId(0)),
             }
-            take_layers(&mut granted, request.layer.as_deref())?;
+            let keep = settings.loaded.config.workspace_keep.value;
+            take_layers(&mut granted, request.layer.as_deref(), keep)?;
             elsewhere.place(&mut granted)?;
             settings.workspace_path = other_workspace_path(&granted);
             settings.granted = vec![granted];
@@ -136,10 +137,15 @@ fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
 }
 
 /// Takes a layer for each directory whose changes are kept apart. A directory that is granted at two paths has one.
+/// Then removes other layers that were not used for `keep` days.
 ///
 /// # Errors
 /// A directory that cannot have a layer.
-fn take_layers(granted: &mut [Granted], chosen: Option<&str>) -> Result<(), CliError> {
+fn take_layers(
+    granted: &mut [Granted],
+    chosen: Option<&str>,
+    keep: Option<u32>,
+) -> Result<(), CliError> {
     let mut taken: BTreeMap<PathBuf, LayerDirectory> = BTreeMap::new();
     for granted in granted.iter_mut().filter(|granted| granted.access == Access::Layer) {
         if let Some(layer) = taken.get(&granted.host) {
@@ -155,6 +161,9 @@ fn take_layers(granted: &mut [Granted], chosen: Option<&str>) -> Result<(), CliE
         granted.layer = Some(directory);
         // Never dropped: the filter of the confined process refuses flock(2), by which a drop unlocks.
         std::mem::forget(layer.lock);
+    }
+    if let Some(days) = keep.filter(|_| !taken.is_empty()) {
+        store::remove_unused(days);
     }
     Ok(())
 }

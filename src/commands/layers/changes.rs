@@ -27,7 +27,7 @@ use sys::lookup::may_fold;
 use sys::xattr;
 
 /// Maximum number of changes that are listed.
-const MAX_CHANGES: usize = 200_000;
+pub(crate) const MAX_CHANGES: usize = 200_000;
 /// Maximum depth of directories that are looked at; each takes two descriptors.
 const MAX_DEPTH: u16 = 128;
 /// Longest path of a directory that is looked at: in a longer one the guarded names are not found

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::files::{
-    DIRECTORY, Identity, Stamp, decoded, encoded, is_empty, is_kind, look, read_file, remove_file,
-    write_file,
+    DIRECTORY, Identity, Seen, Stamp, decoded, encoded, is_empty, is_kind, look, read_file,
+    remove_file, write_file,
 };
 use super::journal::{self, Stopped};
 use super::owner::Owner;
@@ -53,6 +53,9 @@ const MAX_END: Duration = Duration::from_secs(5);
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest file that is read from the directory of a layer, apart from its journal.
 const MAX_FILE_BYTES: u64 = 64 << 10;
+const SECONDS_PER_DAY: i64 = 86_400;
+/// Maximum depth of directories that are looked at for the last change: two descriptors for each.
+const MAX_DEPTH: u16 = 128;
 /// An attribute that overlayfs sets on files of a layer.
 const ATTRIBUTE: &std::ffi::CStr = c"user.overlay.cofferdam";
 
@@ -170,6 +173,55 @@ fn cannot_be_made(host: &Path, errno: Errno) -> CliError {
 fn open_directory_at(path: &Path) -> Result<OwnedFd, Errno> {
     let held = open_resolved(&c_path(path)?)?;
     openat(&held, ".", DIRECTORY, Mode::empty())
+}
+
+/// Removes the layers that no start has used for this many days, and in which nothing has changed since
+/// then. Says which; layers of an interrupted apply stay.
+pub(crate) fn remove_unused(days: u32) {
+    let all = match all() {
+        Ok(all) => all,
+        Err(errno) => return eprintln!("cofferdam: the layers cannot be listed: {errno}"),
+    };
+    for mut layer in all.layers {
+        let id = layer.id.clone();
+        let directory = plain(&layer.base.path().display().to_string());
+        match layer.lock_unused(days).and_then(|is_unused| match is_unused {
+            true => layer.discard().map(|()| true),
+            false => Ok(false),
+        }) {
+            Ok(true) => eprintln!(
+                "cofferdam: removed the layer {id} with the changes to {directory}: not used for {days} days"
+            ),
+            Ok(false) => {}
+            Err(errno) => eprintln!("cofferdam: the layer {id} cannot be removed: {errno}"),
+        }
+    }
+}
+
+/// Returns the time of the last change in a directory of a layer.
+///
+/// # Errors
+/// ELOOP: it has more directories in each other than are looked at. Otherwise the errno of one that
+/// cannot be read.
+fn last_change(directory: &OwnedFd, depth: u16) -> Result<Stamp, Errno> {
+    if depth == 0 {
+        return Err(Errno::ELOOP);
+    }
+    let mut last = Seen::from(&fstat(directory)?).changed;
+    for entry in Dir::openat(directory, ".", DIRECTORY, Mode::empty())?.into_iter() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let Some(seen) = look(directory, name)? else { continue };
+        last = last.max(seen.changed);
+        if seen.is(libc::S_IFDIR) {
+            let inner = openat(directory, name, DIRECTORY, Mode::empty())?;
+            last = last.max(last_change(&inner, depth - 1)?);
+        }
+    }
+    Ok(last)
 }
 
 /// All layers of the user, and the names in their directory that are no layer which this version can
@@ -361,7 +413,12 @@ impl Layer {
             Err(Errno::ENOENT) => true,
             is_empty => is_empty == Ok(true),
         };
-        !is_without || journal::is_unfinished(&self.directory) != Ok(false)
+        !is_without || self.is_unfinished()
+    }
+
+    /// Returns true unless no apply of the layer was interrupted, or is running now.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        journal::is_unfinished(&self.directory) != Ok(false)
     }
 
     /// Opens the directory that the changes are to.
@@ -384,6 +441,26 @@ impl Layer {
             self.lock = Some(lock(&self.directory)?.ok_or(Errno::EBUSY)?);
         }
         Ok(())
+    }
+
+    /// Locks the layer and returns true if it was not used for this many days.
+    fn lock_unused(&mut self, days: u32) -> Result<bool, Errno> {
+        let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = match openat(&self.directory, LOCK, flags, Mode::empty()) {
+            Err(Errno::ENOENT) => return Ok(false),
+            file => File::from(file?),
+        };
+        let end = Stamp::now()?.0.saturating_sub(i64::from(days).saturating_mul(SECONDS_PER_DAY));
+        // Only a start and a review that changes the layer write to this file.
+        if Seen::from(&fstat(&file)?).modified.0 > end || self.is_unfinished() {
+            return Ok(false);
+        }
+        let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(false) };
+        let is_unused = Seen::from(&fstat(&*lock)?).modified.0 <= end
+            // A server may have run for longer than that.
+            && last_change(&self.directory, MAX_DEPTH).is_ok_and(|last| last.0 <= end);
+        self.lock = Some(lock);
+        Ok(is_unused)
     }
 
     /// Returns true if a start or another review uses the layer.
@@ -453,5 +530,74 @@ impl Layer {
         remove_file(&self.directory, BASE)?;
         remove_file(&self.directory, LOCK)?;
         unlinkat(&layers, self.id.as_str(), UnlinkatFlags::RemoveDir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Makes a layer of a directory, with one change.
+    fn make(root: &Path) -> std::io::Result<()> {
+        let path = root.join("project-1");
+        let host = root.join("project");
+        fs::create_dir(&path)?;
+        fs::create_dir(&host)?;
+        let directory = OwnedFd::from(File::open(&path)?);
+        let held = OwnedFd::from(File::open(&host)?);
+        begin(&directory, &host, Identity::of(&held)?, &fstat(&held)?)?;
+        drop(lock(&directory)?);
+        fs::create_dir_all(path.join("upper/a/b"))?;
+        fs::write(path.join("upper/a/b/file"), "text")
+    }
+
+    fn open(root: &Path) -> std::io::Result<Layer> {
+        let path = root.join("project-1");
+        let directory = OwnedFd::from(File::open(&path)?);
+        let base = read_base(&directory)?;
+        Ok(Layer { id: "project-1".to_owned(), path, directory, base, lock: None })
+    }
+
+    #[test]
+    fn a_layer_is_unused_long_after_its_last_start_and_its_last_change() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        let root = root.path();
+        make(root)?;
+        let is_unused = |days| Ok::<_, std::io::Error>(open(root)?.lock_unused(days)?);
+        assert!(is_unused(0)?);
+        assert!(!is_unused(1)?);
+        let held = lock(&open(root)?.directory)?;
+        assert!(held.is_some() && !is_unused(0)?);
+        drop(held);
+        assert!(is_unused(0)?);
+        // An apply was interrupted.
+        let journal = root.join("project-1/journal.json");
+        fs::write(&journal, "")?;
+        assert!(!is_unused(0)?);
+        fs::remove_file(&journal)?;
+        let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86_400);
+        let lock = File::options().write(true).open(root.join("project-1/lock"))?;
+        lock.set_modified(tomorrow)?;
+        assert!(!is_unused(0)?);
+        Ok(())
+    }
+
+    #[test]
+    fn the_last_change_of_a_layer_may_be_deep_in_it() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        let root = root.path();
+        make(root)?;
+        std::thread::sleep(Duration::from_millis(20));
+        let file = root.join("project-1/upper/a/b/file");
+        // A cell can set the time of the contents, and not that of the change.
+        File::options().write(true).open(&file)?.set_modified(std::time::UNIX_EPOCH)?;
+        let directory = open(root)?.directory;
+        let deep = OwnedFd::from(File::open(&file)?);
+        let changed = Seen::from(&fstat(&deep)?).changed;
+        assert_eq!(last_change(&directory, MAX_DEPTH), Ok(changed));
+        assert_eq!(last_change(&directory, 3), Err(Errno::ELOOP));
+        Ok(())
     }
 }

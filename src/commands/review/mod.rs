@@ -256,8 +256,11 @@ fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {
         result = attempt();
     }
     result.map_err(|errno| match errno == Errno::EFBIG {
-        true => CliError::new("review: the layer has too many changes to list")
-            .with_hint("cofferdam review --discard removes it"),
+        true => CliError::new(format!(
+            "review: the layer has too many changes to list: more than {}",
+            changes::MAX_CHANGES
+        ))
+        .with_hint("cofferdam review --discard removes it"),
         false => failed("the layer cannot be listed", errno),
     })
 }

@@ -197,6 +197,14 @@ pub struct Config {
         /// Default: `[]`. Example: `["lefthook.yml", ".mytool"]`.
         guard_names "names": GuardedFileNames = BTreeSet::new(),
     }
+    /// Changes that `--cow` keeps apart from a directory, until `cofferdam review` applies them.
+    workspace {
+        /// Days after which a layer is removed, with the changes in it, if no start has used it and
+        /// nothing in it has changed. Looked at by each start with `--cow`; at most 36500.
+        ///
+        /// Default: layers are kept until you discard them. Example: `90`.
+        workspace_keep "keep": Optional<WholeValue<1, 36_500>> = None,
+    }
     /// Tools that callers see. The policy must also allow each of them.
     tools {
         /// Groups of tools that are listed; tools without a group always are.

@@ -187,7 +187,8 @@ impl Stage {
         // Without privilege on the host, and without a name by which a cell could forge a mark: the
         // kernel keeps `user.overlay.*` from the users of the mount.
         filesystem.set(c"userxattr")?;
-        // Refuses a second mount of the same upper directory, and keeps hard links whole.
+        // The kernel refuses a second such mount over the same upper directory (EBUSY). Its index, which
+        // keeps hard links whole, takes a capability that only root has (ovl_can_decode_fh).
         filesystem.set_to(c"index", c"on")?;
         // One device number for all files.
         filesystem.set_to(c"xino", c"on")?;

@@ -66,6 +66,7 @@ git.elsewhere          true         default
 toolchains.grant       auto         default
 toolchains.cache       4G           default
 guard.names                         default
+workspace.keep                      default
 tools.groups           calc, shell  default
 tools.off                           default
 tools.on                            default
