@@ -119,7 +119,7 @@ fn links(caller: &Caller) -> Check {
         ln -s \"$(printf 'src/\\033[2J')\" strange";
     equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
     let list = review(caller, &[&path])?;
-    for line in ["A good -> down/b\n", "A also -> src/../src/a\n", "A strange -> src/\\u{1b}[2J\n"]
+    for line in ["A good -> down/b\n", "A also -> src/../src/a\n", "A strange -> \"src/\\033[2J\"\n"]
     {
         holds(line, &list.stdout, list.stdout.contains(line))?;
     }

@@ -109,13 +109,20 @@ impl Fixture {
 
     /// Stages all changes and writes the journal, as an apply that is killed then.
     fn recorded(&self) -> Tested<(OwnedFd, Vec<Step>)> {
-        let (staging, steps) = self.staged()?;
+        self.recorded_of(&self.changes()?)
+    }
+
+    fn recorded_of(&self, changes: &[Change]) -> Tested<(OwnedFd, Vec<Step>)> {
+        let (staging, steps) = self.staged_of(changes)?;
         record(&self.layer, &staging, &self.host, self.since, steps.clone())?;
         Ok((staging, steps))
     }
 
     fn staged(&self) -> Tested<(OwnedFd, Vec<Step>)> {
-        let changes = self.changes()?;
+        self.staged_of(&self.changes()?)
+    }
+
+    fn staged_of(&self, changes: &[Change]) -> Tested<(OwnedFd, Vec<Step>)> {
         let changes: Vec<&Change> = changes.iter().collect();
         let mut staging = Staging::make(&self.layer, &self.host, &self.upper, self.owner)?;
         let (steps, left) = staging.stage(&changes)?;
@@ -391,26 +398,54 @@ fn a_file_that_cannot_be_staged_keeps_no_other_back() -> Tested<()> {
 fn files_deeper_than_the_longest_path_are_applied() -> Tested<()> {
     let fixture = Fixture::new()?;
     let name = c_name(&[b'n'; 255])?;
+    let path = |depth: usize| {
+        let names: Vec<&[u8]> = std::iter::repeat_n(name.to_bytes(), depth).collect();
+        names.join(&b'/')
+    };
+    let added = |depth: usize, directory: &OwnedFd| -> Tested<Change> {
+        let new = look(directory, &name)?;
+        let kind = new.as_ref().map_or(Kind::Other, Kind::of);
+        Ok(Change {
+            path: path(depth),
+            act: Act::Add,
+            kind,
+            new,
+            old: None,
+            target: None,
+            held: None,
+            is_conflict: false,
+            is_movable: true,
+        })
+    };
+    let mut changes = Vec::new();
     let mut inner = fixture.upper.try_clone()?;
     let mut outer = fixture.host.try_clone()?;
     for depth in 0..40 {
         mkdirat(&inner, name.as_c_str(), Mode::S_IRWXU)?;
-        inner = openat(&inner, name.as_c_str(), DIRECTORY, Mode::empty())?;
+        let above = inner;
+        inner = openat(&above, name.as_c_str(), DIRECTORY, Mode::empty())?;
         // The host has some of the directories.
         if depth < 20 {
             mkdirat(&outer, name.as_c_str(), Mode::S_IRWXU)?;
             outer = openat(&outer, name.as_c_str(), DIRECTORY, Mode::empty())?;
+        } else {
+            changes.push(added(depth + 1, &above)?);
         }
     }
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT;
     drop(openat(&inner, name.as_c_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    let (_, steps) = fixture.recorded()?;
-    assert_eq!(steps.len(), 13 + 21);
+    changes.push(added(41, &inner)?);
+    // A list holds all of that back: the guarded names are not found so deep.
+    let listed = fixture.changes()?;
+    let listed = listed.iter().filter(|change| change.path.starts_with(name.to_bytes()));
+    let listed: Vec<_> = listed.map(|change| (change.path.clone(), change.held)).collect();
+    assert_eq!(listed, [(path(12), Some(super::super::judge::Held::Deep))]);
+    let (_, steps) = fixture.recorded_of(&changes)?;
+    assert_eq!(steps.len(), 21);
     assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
-    let path: Vec<&[u8]> = std::iter::repeat_n(name.to_bytes(), 40).collect();
-    let deepest = open_directory(&fixture.host, &path.join(&b'/'))?;
+    let deepest = open_directory(&fixture.host, &path(40))?;
     assert!(look(&deepest, &name)?.is_some_and(|seen| seen.is(libc::S_IFREG)));
-    assert_eq!(fixture.changes()?, []);
+    assert!(matches!(open_directory(&fixture.upper, &path(21)), Err(Errno::ENOENT)));
     cell::removal::remove_all(&fixture.upper, "n")?;
     Ok(cell::removal::remove_all(&fixture.host, "n")?)
 }
@@ -602,5 +637,22 @@ fn what_cannot_be_applied_alone_is_held_back_together() -> Tested<()> {
     assert_eq!(of("held"), [Some(Held::InTheWay)]);
     assert_eq!(of("held/plain"), [None]);
     assert!(matches!(of("held/.envrc").as_slice(), [Some(Held::Obeyed(_))]));
+    Ok(())
+}
+
+#[test]
+fn the_top_is_known_after_an_apply_without_the_staging_directory() -> Tested<()> {
+    for is_changed in [false, true] {
+        let mut fixture = Fixture::new()?;
+        fixture.begin()?;
+        fixture.recorded()?;
+        if is_changed {
+            fs::write(fixture.path("host/made-by-the-host"), "")?;
+        }
+        fixture.finish().map_err(stopped)?;
+        let top = Seen::from(&fstat(&fixture.host)?);
+        let applied = AppliedFiles::read(&fixture.layer)?;
+        assert_eq!(applied.has(b"", &top), !is_changed, "changed by the host: {is_changed}");
+    }
     Ok(())
 }
