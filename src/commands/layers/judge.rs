@@ -132,6 +132,13 @@ impl Judge {
         self.name_of(path, name, has_head).or_else(|| holder(name, true))
     }
 
+    /// Judges each part of a path that is longer than `above`, which is the length of its directory.
+    pub(crate) fn whole_way(&self, above: usize, path: &[u8]) -> Option<Held> {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        let ends = ends.map(|(at, _)| at).chain([path.len()]).filter(|end| *end > above);
+        ends.filter_map(|end| self.way(path.get(..end)?, false)).next()
+    }
+
     fn name_of(&self, path: &[u8], name: &[u8], has_head: bool) -> Option<Held> {
         if name.len() >= RESERVED.len()
             && name.get(..RESERVED.len()).is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
@@ -309,6 +316,16 @@ mod tests {
             assert_eq!(held, Some(Held::Repository), "{part}");
         }
         assert_eq!(judge.name(b"bare/README", &seen(libc::S_IFREG), true), None);
+    }
+
+    #[test]
+    fn every_part_of_a_way_is_judged() {
+        let judge = judge();
+        assert!(matches!(judge.whole_way(0, b"a/.vscode/x/y"), Some(Held::Obeyed(_))));
+        assert_eq!(judge.whole_way(0, b"tools/check/x"), Some(Held::Named));
+        assert_eq!(judge.whole_way(0, b"a/b"), None);
+        // The directory itself is not judged.
+        assert_eq!(judge.whole_way(8, b".codex/w/b"), None);
     }
 
     #[test]

@@ -121,6 +121,7 @@ pub(crate) fn take(host: &Path, chosen: Option<&str>) -> Result<Layer, CliError>
         let Some((directory, path, lock)) = layers.locked(&id).map_err(failed)? else { continue };
         let base = match read_base(&directory) {
             Ok(base) => Some(base),
+            Err(Errno::ENOENT) if chosen.is_some() => continue,
             Err(Errno::ENOENT) => None,
             // Written by another version, or by hand: it is left as it is.
             Err(_) => continue,

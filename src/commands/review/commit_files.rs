@@ -31,10 +31,7 @@ impl FileOfCommit {
             true => self.path.clone(),
             false => [top.as_bytes(), &self.path].join(&b'/'),
         };
-        let ends = whole.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let ends = ends.map(|(at, _)| at).chain([whole.len()]);
-        let held = ends.filter(|end| *end > top.len());
-        let held = held.filter_map(|end| judge.way(whole.get(..end)?, false)).next();
+        let held = judge.whole_way(top.len(), &whole);
         match (held, self.mode.as_slice()) {
             (Some(held), _) => Some(held.reason()),
             (None, LINK) => Some("a link"),

@@ -72,14 +72,15 @@ enum Outcome {
 /// Brings the commits of all repositories of a layer to the host. `rows` are those of
 /// `review --json`, which was confined while it read the layer.
 pub(super) fn bring_out(
-    layer: &Layer,
+    layer: &mut Layer,
     judge: &Judge,
     rows: &Value,
     config: Option<&Path>,
 ) -> Result<u8, CliError> {
-    if layer.is_in_use() {
-        return Err(in_use(layer, Errno::EBUSY));
-    }
+    // Waits for cells that are ending. Each cell with the layer takes the lock itself.
+    layer.lock().map_err(|errno| in_use(layer, errno))?;
+    layer.lock = None;
+    let layer = &*layer;
     let host = layer.host().map_err(|errno| failed("the directory cannot be read", errno))?;
     let source = Source { layer, judge, config, host, path: layer.base.path() };
     let mut code = 0;
@@ -229,7 +230,7 @@ impl Source<'_> {
         };
         let (directory, name) = self.place(found)?;
         let path = joined(&directory, &name);
-        if let Some(held) = self.judge.all().or_else(|| self.judge.way(path.as_bytes(), false)) {
+        if let Some(held) = self.judge.all().or_else(|| self.judge.whole_way(0, path.as_bytes())) {
             return Ok(Outcome::Left(format!("{}: {}", plain(&path), held.reason())));
         }
         let held = open_directory(&self.host, directory.as_bytes())

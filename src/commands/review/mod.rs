@@ -100,7 +100,8 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     let also = settings::load_one(config)?.loaded.config.guard_names.value;
     if typed.commits {
         let rows = rows(&layer, config)?;
-        return commits::bring_out(&layer, &judge(&layer, &also)?, &rows, config);
+        let judge = judge(&layer, &also)?;
+        return commits::bring_out(&mut layer, &judge, &rows, config);
     }
     let changes_host = typed.apply.is_some();
     if changes_host {

@@ -8,11 +8,12 @@ use super::digest;
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{acts, plain, pretty};
 use crate::commands::layers::change::{Act, Change, Kind};
-use crate::commands::layers::files::encoded;
+use crate::commands::layers::files::{encoded, split};
 use crate::commands::layers::journal::{Finished, Left};
 use crate::commands::layers::judge::Held;
 use crate::commands::layers::store::Layer;
 use crate::commands::terminal::colour::{Colour, Tone};
+use cell::mediate::names;
 use service::report::runs_in_ci;
 
 /// How results are printed, decided before the process is confined.
@@ -146,6 +147,48 @@ impl Output {
     }
 }
 
+/// Files by which a build or a test of the project runs what is in it.
+const BUILD_FILES: [&str; 32] = [
+    "Makefile",
+    "GNUmakefile",
+    "Justfile",
+    "Taskfile.yml",
+    "CMakeLists.txt",
+    "meson.build",
+    "build.ninja",
+    "configure",
+    "configure.ac",
+    "BUILD",
+    "BUILD.bazel",
+    "WORKSPACE",
+    "MODULE.bazel",
+    "Cargo.toml",
+    "build.rs",
+    "package.json",
+    "setup.py",
+    "setup.cfg",
+    "pyproject.toml",
+    "conftest.py",
+    "noxfile.py",
+    "tox.ini",
+    "Rakefile",
+    "Gemfile",
+    "Gruntfile.js",
+    "gulpfile.js",
+    "pom.xml",
+    "build.gradle",
+    "build.gradle.kts",
+    "build.zig",
+    "Dockerfile",
+    ".pre-commit-config.yaml",
+];
+
+/// Returns true if a path is that of a file by which a build runs programs.
+fn builds(path: &[u8]) -> bool {
+    let in_cargo = path.ends_with(b".cargo/config.toml") || path.ends_with(b".cargo/config");
+    in_cargo || BUILD_FILES.iter().any(|name| names::may_be(split(path).1, name))
+}
+
 /// Returns what a reader should look at in a change that is applied.
 fn flags(change: &Change) -> Vec<&'static str> {
     let mut flags = Vec::new();
@@ -154,6 +197,9 @@ fn flags(change: &Change) -> Vec<&'static str> {
     }
     if change.act != Act::Delete && runs_in_ci(&change.path) {
         flags.push("runs in CI");
+    }
+    if change.act != Act::Delete && change.kind != Kind::Directory && builds(&change.path) {
+        flags.push("build file");
     }
     flags
 }
@@ -202,6 +248,9 @@ fn row_json(change: &Change) -> Value {
     }
     if change.act != Act::Delete && runs_in_ci(&change.path) {
         set("runs_in_ci", json!(true));
+    }
+    if change.act != Act::Delete && change.kind != Kind::Directory && builds(&change.path) {
+        set("build_file", json!(true));
     }
     row
 }
