@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ use model::outcome::in_words;
 /// in bytes.
 const LIMITS: [(Resource, u64); 3] =
     [(Resource::CPU, 600), (Resource::DATA, 4 << 30), (Resource::FSIZE, 2 << 30)];
+/// Longest header of a bundle: a line for each reference and for each commit that it needs.
+const MAX_HEADER: u64 = 32 << 20;
 /// The environment of git; nothing of the operator's is kept.
 const ENVIRONMENT: [(&str, &str); 9] = [
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
@@ -124,8 +126,24 @@ impl OperatorsGit {
         lines.iter().filter_map(pair).collect()
     }
 
+    /// Checks each object of a bundle, and stores them. Git before 2.46 does not check the objects of a
+    /// bundle that it fetches.
+    fn check(&self, bundle: &File) -> Result<(), String> {
+        let mut start = Vec::new();
+        let read = from(bundle, 0).and_then(|file| file.take(MAX_HEADER).read_to_end(&mut start));
+        read.map_err(|error| in_words(&error).to_string())?;
+        // The first empty line ends the header; a pack follows.
+        let end = start.windows(2).position(|pair| pair == b"\n\n").unwrap_or(start.len());
+        let end = u64::try_from(end + 2).unwrap_or(u64::MAX);
+        let input = from(bundle, end).map_err(|error| in_words(&error).to_string())?;
+        let mut command = self.command(&["index-pack", "--stdin", "--fix-thin", "--strict"]);
+        command.stdin(input);
+        self.run(command).map(|_| ())
+    }
+
     /// Fetches branches, tags and a `HEAD` of a bundle into references below `space`.
     pub(super) fn fetch(&self, bundle: &File, space: &str) -> Result<(), String> {
+        self.check(bundle)?;
         let heads = self.with_bundle(bundle, &["bundle", "list-heads", STANDARD_INPUT, "HEAD"])?;
         let mut arguments = vec![
             "fetch",
@@ -151,11 +169,7 @@ impl OperatorsGit {
     }
 
     fn with_bundle(&self, bundle: &File, arguments: &[&str]) -> Result<Output, String> {
-        let input = bundle.try_clone().and_then(|mut input| {
-            input.seek(SeekFrom::Start(0))?;
-            Ok(input)
-        });
-        let input = input.map_err(|error| in_words(&error).to_string())?;
+        let input = from(bundle, 0).map_err(|error| in_words(&error).to_string())?;
         let mut command = self.command(arguments);
         command.stdin(input);
         self.run(command)
@@ -191,6 +205,13 @@ impl OperatorsGit {
         }
         Ok(rows)
     }
+}
+
+/// Returns a file that is read from this place on.
+fn from(file: &File, start: u64) -> std::io::Result<File> {
+    let mut file = file.try_clone()?;
+    file.seek(SeekFrom::Start(start))?;
+    Ok(file)
 }
 
 /// Path of the file that is a process's standard input. It may have no other path.
