@@ -25,6 +25,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("odd_names_keep_nothing_else_back", odd_names).needs(&[Need::Python]),
     claim("holes_of_a_file_are_not_written", sparse),
     claim("a_list_is_applied_as_it_was_seen_or_not", seen),
+    claim("an_apply_in_parts_is_in_no_conflict_with_itself", parts),
     claim("a_layer_with_any_journal_can_be_discarded", damaged),
     claim("layers_are_never_shown_to_cells", hidden),
     // Cells that root starts cannot change files with lists of other users (docs/review.md).
@@ -438,6 +439,17 @@ fn seen(caller: &Caller) -> Check {
     let third = digest(caller, &path)?;
     equal("b", review(caller, &[&path, "--apply", "b", "--if", &third])?.code, 1)?;
     equal("b", std::fs::read_to_string(format!("{path}/b"))?, "c\n")
+}
+
+fn parts(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a; mkdir d; echo b > d/b")?;
+    in_layer(caller, &path, "mv a moved; mv d/b d/moved; echo c > c; echo c > d/c")?;
+    // What is prepared for the first part changes the directory, which is no change of the host's.
+    equal("a part", review(caller, &[&path, "--apply", "c", "d/c"])?.code, 1)?;
+    let rest = review(caller, &[&path, "--apply"])?;
+    equal("the rest", (rest.code, rest.trimmed()), (0, ""))?;
+    let host = caller.bash_outside(&format!("cd {path} && cat moved d/moved && ls . d"))?;
+    equal("on the host", host.stdout, "a\nb\n.:\nc\nd\nmoved\n\nd:\nc\nmoved\n")
 }
 
 fn damaged(caller: &Caller) -> Check {

@@ -44,8 +44,6 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_BYTES_READ: u64 = 256 << 20;
 /// Longest record of a staging directory.
 const MAX_RECORD_BYTES: u64 = 4096;
-/// Path of the directory itself.
-const TOP: &str = "";
 /// Start of the name of a staging directory.
 const STAGING: &str = ".cofferdam-apply-";
 
@@ -136,6 +134,17 @@ struct StagingRecord {
     version: u8,
     name: String,
     identity: Option<Identity>,
+    /// The directory of the host before this one was made in it, and right after.
+    top: Option<(Seen, Seen)>,
+}
+
+impl StagingRecord {
+    /// Returns the directory of the host as it was before the staging directory, if nothing else has
+    /// changed in it since.
+    fn top_before(&self, now: &Seen) -> Option<Seen> {
+        let (before, after) = self.top?;
+        (after == *now).then_some(before)
+    }
 }
 
 /// Why a step was not taken.
@@ -226,8 +235,9 @@ pub(crate) fn make_staging(
     owner: Owner,
 ) -> Result<OwnedFd, Errno> {
     let name = format!("{STAGING}{}", identity::random_name()?);
-    let mut record = StagingRecord { version: VERSION, name, identity: None };
+    let mut record = StagingRecord { version: VERSION, name, identity: None, top: None };
     write(layer, STAGED, &record)?;
+    let before = Seen::from(&fstat(host)?);
     let made = owner.during(|| {
         mkdirat(host, record.name.as_str(), Mode::S_IRWXU)?;
         let made = openat(host, record.name.as_str(), DIRECTORY, Mode::empty())?;
@@ -242,6 +252,7 @@ pub(crate) fn make_staging(
         fchmod(&made, Mode::S_IRWXU)?;
         if is_empty(&made)? { Ok(made) } else { Err(Errno::ESTALE) }
     })?;
+    record.top = Some((before, Seen::from(&fstat(host)?)));
     record.identity = Some(Identity::of(&made)?);
     write(layer, STAGED, &record)?;
     Ok(made)
@@ -277,6 +288,7 @@ pub(crate) fn record(
     syncfs(staging)?;
     let applied = AppliedFiles::read(layer)?;
     let staging = fstat(staging)?.st_ino;
+    let staged: Option<StagingRecord> = read(layer, STAGED, MAX_RECORD_BYTES).unwrap_or_default();
     let mut quiet: BTreeMap<String, Option<Names>> = BTreeMap::new();
     for step in &steps {
         let path = step.path();
@@ -284,7 +296,14 @@ pub(crate) fn record(
         let known = match quiet.entry(encoded(directory)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                new.insert(quiet_names(host, directory, since, &applied, staging)?)
+                let is_quiet = |mut seen: Seen| {
+                    if directory.is_empty() {
+                        let before = staged.as_ref().and_then(|staged| staged.top_before(&seen));
+                        seen = before.unwrap_or(seen);
+                    }
+                    !seen.changed.may_be_since(since) || applied.has(directory, &seen)
+                };
+                new.insert(quiet_names(host, directory, staging, is_quiet)?)
             }
         };
         if let Some(names) = known {
@@ -308,13 +327,11 @@ type Names = BTreeMap<Vec<u8>, u64>;
 fn quiet_names(
     host: &OwnedFd,
     directory: &[u8],
-    since: Stamp,
-    applied: &AppliedFiles,
     staging: u64,
+    is_quiet: impl Fn(Seen) -> bool,
 ) -> Result<Option<Names>, Errno> {
     let Ok(held) = open_directory(host, directory) else { return Ok(None) };
-    let seen = Seen::from(&fstat(&held)?);
-    if seen.changed.may_be_since(since) && !applied.has(directory, &seen) {
+    if !is_quiet(Seen::from(&fstat(&held)?)) {
         return Ok(None);
     }
     Ok(Some(names_in(&held, Some(staging))?))
@@ -361,7 +378,7 @@ pub(crate) fn finish(
     let journal: Option<Journal> = read(layer, JOURNAL, MAX_BYTES_READ)?;
     let record: Option<StagingRecord> = read(layer, STAGED, MAX_RECORD_BYTES)?;
     let mut finished = Finished::default();
-    let mut top = None;
+    let mut quiet_now = BTreeMap::new();
     if let Some(Journal { device, mut steps, quiet, .. }) = journal {
         let now = fstat(host)?.st_dev;
         steps.iter_mut().for_each(|step| step.renumber(device, now));
@@ -381,18 +398,19 @@ pub(crate) fn finish(
         }
         syncfs(host)?;
         finished.done = done.len();
-        note_applied(layer, host, &done, &quiet, fstat(&staging)?.st_ino)?;
-        top = quiet.get(TOP).filter(|_| !done.is_empty()).cloned();
+        note_applied(layer, host, &done)?;
         clear_layer(upper, &done)?;
+        if !done.is_empty() {
+            quiet_now = quiet;
+        }
         remove_file(layer, JOURNAL)?;
         fsync(layer)?;
     }
     if let Some(record) = &record {
         remove_staging(host, owner, record)?;
     }
-    if let Some(names) = top {
-        note_top(layer, host, &names)?;
-    }
+    // Last, as a directory of the host has another time without the staging directory.
+    note_quiet(layer, host, quiet_now)?;
     remove_file(layer, STAGED)?;
     Ok(finished)
 }
@@ -600,6 +618,14 @@ impl AppliedFiles {
         }
     }
 
+    fn write(&self, layer: &OwnedFd) -> Result<(), Errno> {
+        match write(layer, APPLIED, self) {
+            // Without the list, what was applied is a conflict if the layer changes it again.
+            Err(Errno::EFBIG) => remove_file(layer, APPLIED),
+            written => written,
+        }
+    }
+
     /// Returns true if the file is at this path as it was applied.
     pub(crate) fn has(&self, path: &[u8], seen: &Seen) -> bool {
         if self.0.is_empty() {
@@ -610,28 +636,13 @@ impl AppliedFiles {
     }
 }
 
-/// Adds the files that were applied to the list, and those of their directories in which nothing but
-/// the steps has changed a name. A file that the host has changed or replaced since its step is the
-/// host's: a later apply must not take it for the layer's.
-fn note_applied(
-    layer: &OwnedFd,
-    host: &OwnedFd,
-    done: &[&Step],
-    quiet: &BTreeMap<String, String>,
-    staging: u64,
-) -> Result<(), Errno> {
+/// Adds the files that were applied to the list. A file that the host has changed or replaced since its
+/// step is the host's: a later apply must not take it for the layer's.
+fn note_applied(layer: &OwnedFd, host: &OwnedFd, done: &[&Step]) -> Result<(), Errno> {
     if done.is_empty() {
         return Ok(());
     }
     let mut applied = AppliedFiles::read(layer)?;
-    for (path, expected) in quiet {
-        let Ok(directory) = open_directory(host, &decoded(path)) else { continue };
-        // Before the listing, so that a change after it shows as another time.
-        let seen = Seen::from(&fstat(&directory)?);
-        if digest(&names_in(&directory, Some(staging))?) == *expected {
-            applied.0.insert(path.clone(), seen);
-        }
-    }
     for step in done {
         let path = step.path();
         let (directory, name) = split(&path);
@@ -645,24 +656,28 @@ fn note_applied(
             applied.0.insert(step.path.clone(), there);
         }
     }
-    match write(layer, APPLIED, &applied) {
-        // Without the list, what was applied is a conflict if the layer changes it again.
-        Err(Errno::EFBIG) => remove_file(layer, APPLIED),
-        written => written,
-    }
+    applied.write(layer)
 }
 
-/// Notes the directory at the top as it is without the staging directory, the removal of which has
-/// changed its times.
-fn note_top(layer: &OwnedFd, host: &OwnedFd, names: &str) -> Result<(), Errno> {
-    let mut applied = AppliedFiles::read(layer)?;
-    let seen = Seen::from(&fstat(host)?);
-    // A name that the host has changed meanwhile is not the layer's.
-    if !applied.0.contains_key(TOP) || digest(&names_in(host, None)?) != names {
+/// Adds directories of the host to the list in which nothing but the steps has changed a name.
+fn note_quiet(
+    layer: &OwnedFd,
+    host: &OwnedFd,
+    quiet: BTreeMap<String, String>,
+) -> Result<(), Errno> {
+    if quiet.is_empty() {
         return Ok(());
     }
-    applied.0.insert(TOP.to_owned(), seen);
-    write(layer, APPLIED, &applied)
+    let mut applied = AppliedFiles::read(layer)?;
+    for (path, expected) in quiet {
+        let Ok(directory) = open_directory(host, &decoded(&path)) else { continue };
+        // Before the listing, so that a change after it shows as another time.
+        let seen = Seen::from(&fstat(&directory)?);
+        if digest(&names_in(&directory, None)?) == expected {
+            applied.0.insert(path, seen);
+        }
+    }
+    applied.write(layer)
 }
 
 /// Removes the journal and the lists of a layer that has no changes.
