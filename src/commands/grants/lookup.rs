@@ -125,7 +125,10 @@ pub(crate) fn grant_all(
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
     let mut host = None;
-    let layers = LazyCell::new(|| store::directory().and_then(|path| path.canonicalize().ok()));
+    let layers = LazyCell::new(|| {
+        let directory = store::directory().filter(|path| path.exists());
+        directory.and_then(|path| path.canonicalize().ok())
+    });
     for grant in resolve_all(&requests)? {
         let PathRequest { flag, mount } = grant.request;
         if flag == Flag::Ro
