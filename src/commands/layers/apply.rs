@@ -1,11 +1,12 @@
 //! Applies changes of a layer to the directory of the host.
 
-use std::ffi::CStr;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::{Mode, UtimensatFlags, fstat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
@@ -84,15 +85,10 @@ impl<'a> Staging<'a> {
     /// directories, then files.
     #[expect(clippy::type_complexity, reason = "the steps, and the paths that have none")]
     fn stage(&mut self, changes: &[&Change]) -> Result<(Vec<Step>, Vec<(Vec<u8>, Left)>), Errno> {
-        let mut steps = Vec::new();
-        let mut left = Vec::new();
-        for change in changes.iter().filter(|change| change.act == Act::Delete) {
-            let act = match change.kind {
-                Kind::Directory => journal::Act::RemoveDirectory,
-                Kind::File | Kind::Link | Kind::Other => journal::Act::RemoveFile,
-            };
-            steps.push(Step::new(&change.path, act, change.old, None, change.is_movable));
-        }
+        let removals = changes.iter().filter(|change| change.act == Act::Delete);
+        let mut puts_staged = Vec::new();
+        let mut left: Vec<(Vec<u8>, Left)> = Vec::new();
+        let first = removals.clone().count();
         let puts = |is_directory: bool| {
             let is_put = move |change: &&&Change| {
                 change.act != Act::Delete && (change.kind == Kind::Directory) == is_directory
@@ -100,7 +96,7 @@ impl<'a> Staging<'a> {
             changes.iter().filter(is_put)
         };
         for change in puts(true).chain(puts(false)) {
-            let own = c_name(steps.len().to_string().as_bytes())?;
+            let own = own_name(first + puts_staged.len())?;
             match self.put(change, &own) {
                 Ok(staged) => {
                     let act = match change.kind {
@@ -109,7 +105,7 @@ impl<'a> Staging<'a> {
                     };
                     let staged = Some(staged);
                     let path = &change.path;
-                    steps.push(Step::new(path, act, change.old, staged, change.is_movable));
+                    puts_staged.push(Step::new(path, act, change.old, staged, change.is_movable));
                 }
                 Err(errno) if is_of_the_machine(errno) => return Err(errno),
                 // Not the file that was judged, not to be read, or not for this filesystem.
@@ -121,6 +117,31 @@ impl<'a> Staging<'a> {
                     left.push((change.path.clone(), why));
                 }
             }
+        }
+        let mut steps = Vec::new();
+        let failed: BTreeMap<Vec<u8>, Left> = left.iter().cloned().collect();
+        for change in removals {
+            // Without what takes its place, it stays.
+            if let Some(why) = at_or_above(&change.path, &failed) {
+                left.push((change.path.clone(), why));
+                continue;
+            }
+            let act = match change.kind {
+                Kind::Directory => journal::Act::RemoveDirectory,
+                Kind::File | Kind::Link | Kind::Other => journal::Act::RemoveFile,
+            };
+            steps.push(Step::new(&change.path, act, change.old, None, change.is_movable));
+        }
+        // The number of a step is the name of its file.
+        for (at, step) in puts_staged.into_iter().enumerate() {
+            if steps.len() != first + at {
+                let from = own_name(first + at)?;
+                let to = own_name(steps.len())?;
+                let directory = &self.directory;
+                let rename = || renameat(directory, from.as_c_str(), directory, to.as_c_str());
+                self.owner.during(rename)?;
+            }
+            steps.push(step);
         }
         Ok((steps, left))
     }
@@ -141,7 +162,7 @@ impl<'a> Staging<'a> {
         let name = c_name(name)?;
         let new = change.new.ok_or(Errno::EINVAL)?;
         let seen = look(&from, &name)?.ok_or(Errno::ESTALE)?;
-        if !seen.is_unchanged(&new) {
+        if !is_as_judged(&seen, &new) {
             return Err(Errno::ESTALE);
         }
         let owner = self.owner;
@@ -207,7 +228,7 @@ impl<'a> Staging<'a> {
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let to = File::from(openat(&self.directory, own, flags, mode)?);
         copy(from, &to, new.size, &mut self.space)?;
-        if !Seen::from(&fstat(from)?).is_unchanged(new) {
+        if !is_as_judged(&Seen::from(&fstat(from)?), new) {
             return Err(Errno::ESTALE);
         }
         let kind = match new.mode & 0o111 {
@@ -217,6 +238,31 @@ impl<'a> Staging<'a> {
         rights.give(&to, kind)?;
         futimens(&to, &TimeSpec::UTIME_OMIT, &time(new))
     }
+}
+
+/// Returns the name in the staging directory for the file of a step.
+fn own_name(number: usize) -> Result<CString, Errno> {
+    c_name(number.to_string().as_bytes())
+}
+
+/// Returns why nothing was staged at a path or at a directory around it; `None` if that did not fail.
+fn at_or_above(mut path: &[u8], failed: &BTreeMap<Vec<u8>, Left>) -> Option<Left> {
+    if failed.is_empty() {
+        return None;
+    }
+    loop {
+        match failed.get(path) {
+            None if path.is_empty() => return None,
+            None => path = split(path).0,
+            Some(why) => return Some(*why),
+        }
+    }
+}
+
+/// Returns true if a file of the layer is the one that was judged. Cells can set the time of its
+/// contents, and not that of its last change.
+fn is_as_judged(seen: &Seen, judged: &Seen) -> bool {
+    seen.is_unchanged(judged) && seen.changed == judged.changed
 }
 
 /// Returns true if the next file would meet the same error, whatever a cell has made of this one.

@@ -656,3 +656,29 @@ fn the_top_is_known_after_an_apply_without_the_staging_directory() -> Tested<()>
     }
     Ok(())
 }
+
+#[test]
+fn a_file_of_the_host_stays_if_its_replacement_cannot_be_staged() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    fs::write(fixture.path("host/kind/below"), "kept\n")?;
+    let mut changes = fixture.changes()?;
+    for change in changes.iter_mut().filter(|change| change.act == Act::Add) {
+        // As if a cell had changed the file after it was judged, with the same size and time.
+        if let Some(new) = change.new.as_mut().filter(|_| change.path == b"kind") {
+            new.changed.1 += 1;
+        }
+    }
+    let changes: Vec<&Change> = changes.iter().collect();
+    let mut staging = Staging::make(&fixture.layer, &fixture.host, &fixture.upper, fixture.owner)?;
+    let (steps, left) = staging.stage(&changes)?;
+    let expected_left =
+        ["kind", "kind/below", "kind"].map(|path| (path.as_bytes().to_vec(), Left::Changed));
+    assert_eq!(left, expected_left);
+    record(&fixture.layer, &staging.directory, &fixture.host, fixture.since, steps)?;
+    assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
+    let mut rest = expected();
+    rest.insert("host/kind".to_owned(), "directory".to_owned());
+    rest.insert("host/kind/below".to_owned(), "0 kept\n".to_owned());
+    assert_eq!(fixture.tree()?, rest);
+    Ok(())
+}
