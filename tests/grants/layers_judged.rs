@@ -15,6 +15,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("files_that_the_host_moved_into_a_removed_directory_stay", moved_in),
     claim("commits_come_out_without_moving_a_branch", commits).needs(&[Need::Git]),
     claim("hostile_commits_are_refused_or_named", hostile_commits).needs(&[Need::Git]),
+    claim("commits_with_more_files_than_memory_holds_are_not_listed", bomb).needs(&[Need::Git]),
     claim("a_new_repository_comes_out_as_a_bundle", new_repository).needs(&[Need::Git]),
     claim("roots_git_has_the_ids_of_the_repositorys_owner", owners)
         .needs(&[Need::Git])
@@ -120,7 +121,8 @@ fn links(caller: &Caller) -> Check {
         ln -s \"$(printf 'src/\\033[2J')\" strange";
     equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
     let list = review(caller, &[&path])?;
-    for line in ["A good -> down/b\n", "A also -> src/../src/a\n", "A strange -> \"src/\\033[2J\"\n"]
+    for line in
+        ["A good -> down/b\n", "A also -> src/../src/a\n", "A strange -> \"src/\\033[2J\"\n"]
     {
         holds(line, &list.stdout, list.stdout.contains(line))?;
     }
@@ -294,6 +296,24 @@ fn hostile_commits(caller: &Caller) -> Check {
     holds("the reason", &text, text.contains("the commits stay in the layer"))
 }
 
+fn bomb(caller: &Caller) -> Check {
+    let path = project(caller, "project", REPOSITORY)?;
+    let script = format!(
+        "{AS_AGENT}; tree=$(printf '100644 blob %s\\tf\\n' $(echo x | git hash-object -w --stdin) | git mktree)
+        for level in 1 2 3 4 5 6 7 8 9; do
+            tree=$(for i in 0 1 2 3 4 5 6 7 8 9; do printf '040000 tree %s\\td%s\\n' $tree $i; done | git mktree)
+        done; git update-ref refs/heads/bomb $(echo m | git commit-tree $tree)"
+    );
+    equal("in the cell", in_layer(caller, &path, &script)?.code, 0)?;
+    let output = review(caller, &[&path, "--commits"])?;
+    for part in
+        ["/heads/bomb  1 new commit\n", "  the files cannot be listed: your git prints too much"]
+    {
+        holds(part, &output, output.code == 0 && output.stdout.contains(part))?;
+    }
+    Ok(())
+}
+
 fn new_repository(caller: &Caller) -> Check {
     let path = project(caller, "project", "mkdir lib .vscode; echo a > a")?;
     let script = format!(
@@ -331,12 +351,25 @@ fn owners(caller: &Caller) -> Check {
     let given = format!("cd {path} && chown -R 4711:4711 . && chmod 711 .. && echo given");
     equal("given", caller.bash_outside(&given)?.trimmed(), "given")?;
     std::thread::sleep(std::time::Duration::from_millis(20));
-    let script =
-        format!("{AS_AGENT}; git commit -q --allow-empty -m second; git log -1 --format=%s");
+    let script = format!(
+        "{AS_AGENT}; git commit -q --allow-empty -m second; git log -1 --format=%s
+        git init -q new; cd new; {AS_AGENT}; git commit -q --allow-empty -m new"
+    );
     equal("in the cell", in_layer(caller, &path, &script)?.stdout.as_str(), "second\n")?;
+    // A third user could put another repository there, in which root or the owner would write.
+    let given =
+        |owner: &str| caller.bash_outside(&format!("chown {owner} {path}/.. && echo given"));
+    equal("a third user", given("4712")?.trimmed(), "given")?;
+    let refused = review(caller, &[&path, "--commits"])?;
+    let is_named = refused.stderr.contains("a directory around the repository is another user's");
+    holds("refused", &refused, refused.code == 1 && is_named)?;
+    let fetched = caller.bash_outside(&format!("find {path}/.git -path '*cofferdam*'"))?;
+    equal("nothing is fetched", fetched.stdout.as_str(), "")?;
+    equal("as before", given("0")?.trimmed(), "given")?;
+    equal("the bundle", caller.bash_outside(&format!("rm {path}/new.bundle && echo"))?.code, 0)?;
     let output = review(caller, &[&path, "--commits"])?;
-    let owner = caller.bash_outside(&format!("cd {path} && find . -user root"))?;
-    equal("nothing of root", owner.stdout.as_str(), "")?;
+    let owner = caller.bash_outside(&format!("cd {path} && ls new.bundle && find . -user root"))?;
+    equal("nothing of root", owner.stdout.as_str(), "new.bundle\n")?;
     let is_out = output.stdout.contains("  1 new commit\n");
     holds("the commit", &output, output.code == 0 && is_out)
 }

@@ -13,12 +13,12 @@
 pub(crate) mod apply;
 pub(crate) mod change;
 pub(crate) mod changes;
-mod copy;
+pub(crate) mod copy;
 pub(crate) mod files;
 pub(crate) mod journal;
 pub(crate) mod judge;
 mod links;
-mod owner;
+pub(crate) mod owner;
 mod repository;
 mod rights;
 pub(crate) mod store;

@@ -38,6 +38,12 @@ impl Owner {
         status.st_uid == self.uid
     }
 
+    /// Returns the ids for a program that root starts in the owner's place; `None` if it has this
+    /// process's.
+    pub(crate) fn ids(self) -> Option<(u32, u32)> {
+        (geteuid().is_root() && self.uid != 0).then_some((self.uid, self.gid))
+    }
+
     /// Returns the user that owns what is made in [`Self::during`].
     pub(crate) fn maker(self) -> u32 {
         if geteuid().is_root() { self.uid } else { geteuid().as_raw() }

@@ -118,6 +118,10 @@ pub(crate) fn take(host: &Path, chosen: Option<&str>) -> Result<Layer, CliError>
         if chosen.is_some_and(|chosen| chosen != id) {
             continue;
         }
+        let name = c_path(id.as_ref()).map_err(failed)?;
+        if chosen.is_some() && look(&layers.directory, &name).map_err(failed)?.is_none() {
+            continue;
+        }
         let Some((directory, path, lock)) = layers.locked(&id).map_err(failed)? else { continue };
         let base = match read_base(&directory) {
             Ok(base) => Some(base),

@@ -7,14 +7,14 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, unlinkat};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, unlinkat};
 use serde_json::Value;
 
 use super::commit_files::remarks;
@@ -22,8 +22,10 @@ use super::operators_git::OperatorsGit;
 use super::{failed, in_use};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
+use crate::commands::layers::copy::{Space, copy};
 use crate::commands::layers::files::{c_name, look, open_directory};
 use crate::commands::layers::judge::Judge;
+use crate::commands::layers::owner::Owner;
 use crate::commands::layers::store::Layer;
 use model::outcome::in_words;
 
@@ -166,14 +168,20 @@ impl Source<'_> {
     /// Fetches into the host's repository.
     fn fetch(&self, found: &Found) -> Result<Outcome, CliError> {
         let directory = joined(&found.top, ".git");
-        let held = open_directory(&self.host, directory.as_bytes());
-        let status = held.and_then(fstat).map_err(|errno| failed("the repository", errno))?;
+        let held = open_directory(&self.host, directory.as_bytes())
+            .map_err(|errno| failed("the repository", errno))?;
+        let status = fstat(&held).map_err(|errno| failed("the repository", errno))?;
         let top = match found.top.is_empty() {
             // Joining an empty path would add a slash.
             true => self.path.clone(),
             false => self.path.join(&found.top),
         };
-        let Some(git) = OperatorsGit::find(&self.path, &top.join(".git"), &status) else {
+        let directory = top.join(".git");
+        if let Err(reason) = check_owners(&directory, &status) {
+            return Ok(Outcome::Left(reason.to_owned()));
+        }
+        let ids = Owner::of(&status).ids();
+        let Some(git) = OperatorsGit::find(&self.path, &directory, ids) else {
             return Ok(Outcome::Left("there is no git in your PATH".to_owned()));
         };
         let known = match git.lines(&["for-each-ref", "--format=^%(objectname)"]) {
@@ -187,10 +195,14 @@ impl Source<'_> {
             Ok(bundle) => bundle,
             Err(outcome) => return Ok(outcome),
         };
-        if nix::unistd::geteuid().is_root() {
-            let uid = Uid::from_raw(status.st_uid);
-            let gid = Gid::from_raw(status.st_gid);
-            fchown(&bundle, Some(uid), Some(gid)).map_err(|errno| failed("the bundle", errno))?;
+        let size = fstat(&bundle).map_err(|errno| failed("the bundle", errno))?.st_size;
+        let room = Space::of(&held).and_then(|mut space| space.take(size.unsigned_abs()));
+        if let Err(errno) = room {
+            return Ok(Outcome::Left(errno.desc().to_owned()));
+        }
+        if let Some((uid, gid)) = ids {
+            fchown(&bundle, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+                .map_err(|errno| failed("the bundle", errno))?;
         }
         let space = format!("refs/cofferdam/{}", self.layer.id);
         let before = git.references(&space);
@@ -235,12 +247,15 @@ impl Source<'_> {
         }
         let held = open_directory(&self.host, directory.as_bytes())
             .map_err(|errno| failed("the directory of the bundle", errno))?;
-        match self.store(&held, &name, bundle) {
+        // Root writes with the rights of the directory's owner, as an apply does.
+        match self.layer.base.owner.during(|| store(&held, &name, &bundle)) {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
                 return Ok(Outcome::Left(format!("`{}` is there already", plain(&path))));
             }
-            Err(errno) => return Err(failed("the bundle cannot be written", errno)),
+            Err(errno) => {
+                return Ok(Outcome::Left(format!("`{}`: {}", plain(&path), errno.desc())));
+            }
         }
         let top = if found.top.is_empty() { "." } else { &found.top };
         let at = quoted(&self.path.join(&path).display().to_string());
@@ -271,31 +286,6 @@ impl Source<'_> {
                 Err(errno) => return Err(failed("the directory of the bundle", errno)),
             }
         }
-    }
-
-    fn store(&self, directory: &OwnedFd, name: &str, mut bundle: File) -> Result<(), Errno> {
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
-        let flags = flags | OFlag::O_CLOEXEC;
-        let name = c_name(name.as_bytes())?;
-        let mut file = File::from(openat(directory, name.as_c_str(), flags, Mode::S_IRUSR)?);
-        let status = fstat(directory)?;
-        let copied = bundle
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| std::io::copy(&mut bundle, &mut file))
-            .and_then(|_| file.set_permissions(PermissionsExt::from_mode(0o600)))
-            .and_then(|()| file.sync_all())
-            .map_err(|error| cell::errno_of(&error));
-        let owned = copied.and_then(|()| match nix::unistd::geteuid().is_root() {
-            true => {
-                let uid = Uid::from_raw(status.st_uid);
-                fchown(&file, Some(uid), Some(Gid::from_raw(status.st_gid)))
-            }
-            false => Ok(()),
-        });
-        if owned.is_err() && look(directory, &name)?.is_some() {
-            unlinkat(directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
-        }
-        owned
     }
 
     /// Makes a bundle in a cell with the layer. It has no name, and lies next to the layer.
@@ -350,6 +340,43 @@ impl Source<'_> {
         let file = openat(&self.layer.directory, ".", flags, mode);
         file.map(File::from).map_err(|errno| failed("the bundle cannot be made", errno))
     }
+}
+
+/// Writes a bundle to a new file of a directory.
+fn store(directory: &OwnedFd, name: &str, bundle: &File) -> Result<(), Errno> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+    let flags = flags | OFlag::O_CLOEXEC;
+    let name = c_name(name.as_bytes())?;
+    let mut space = Space::of(directory)?;
+    let file = File::from(openat(directory, name.as_c_str(), flags, Mode::S_IRUSR)?);
+    let copied = fstat(bundle)
+        .and_then(|status| copy(bundle, &file, status.st_size, &mut space))
+        .and_then(|()| fchmod(&file, Mode::S_IRUSR | Mode::S_IWUSR))
+        .and_then(|()| fsync(&file));
+    if copied.is_err() && look(directory, &name)?.is_some() {
+        unlinkat(directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
+    }
+    copied
+}
+
+/// Checks that no other user can make git work in another repository than the one that was looked at,
+/// or chose its configuration. Git itself does not ask for the owner of a repository that is named.
+fn check_owners(directory: &Path, status: &FileStat) -> Result<(), &'static str> {
+    let user = nix::unistd::geteuid();
+    if !user.is_root() {
+        let is_own = status.st_uid == user.as_raw();
+        return if is_own { Ok(()) } else { Err("the repository belongs to another user") };
+    }
+    for directory in directory.ancestors() {
+        let known = std::fs::symlink_metadata(directory)
+            .map_err(|_| "a directory around the repository cannot be looked at")?;
+        let is_trusted = known.uid() == 0 || known.uid() == status.st_uid;
+        let is_open = known.mode() & libc::S_IWOTH != 0 && known.mode() & libc::S_ISVTX == 0;
+        if !is_trusted || is_open || !known.is_dir() {
+            return Err("a directory around the repository is another user's, or open to all");
+        }
+    }
+    Ok(())
 }
 
 /// Returns what the end of the cell says, unless it made a bundle.

@@ -12,9 +12,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use nix::sys::stat::FileStat;
 use rlimit::Resource;
 
 use super::commit_files::FileOfCommit;
@@ -27,6 +26,10 @@ const LIMITS: [(Resource, u64); 3] =
     [(Resource::CPU, 600), (Resource::DATA, 4 << 30), (Resource::FSIZE, 2 << 30)];
 /// Longest header of a bundle: a line for each reference and for each commit that it needs.
 const MAX_HEADER: u64 = 32 << 20;
+/// Longest output of git that is read, and longest error text. Commits can have more files than any
+/// memory holds.
+const MAX_OUTPUT: u64 = 64 << 20;
+const MAX_ERRORS: u64 = 64 << 10;
 /// The environment of git; nothing of the operator's is kept.
 const ENVIRONMENT: [(&str, &str); 9] = [
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
@@ -57,14 +60,14 @@ const SETTINGS: [&str; 9] = [
 pub(super) struct OperatorsGit {
     program: PathBuf,
     directory: PathBuf,
-    /// The owner of the repository, with whose ids git runs if root started this process: its
+    /// Ids with which git runs if root started this process, those of the repository's owner: its
     /// configuration is the owner's.
     ids: Option<(u32, u32)>,
 }
 
 impl OperatorsGit {
     /// Finds git in the operator's PATH, apart from the directory that has the layer.
-    pub(super) fn find(without: &Path, directory: &Path, status: &FileStat) -> Option<Self> {
+    pub(super) fn find(without: &Path, directory: &Path, ids: Option<(u32, u32)>) -> Option<Self> {
         let path = std::env::var_os("PATH")?;
         let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
         let is_program = |path: &PathBuf| {
@@ -74,8 +77,6 @@ impl OperatorsGit {
         let programs = directories.map(|directory| directory.join("git")).filter(is_program);
         let mut programs = programs.filter_map(|program| program.canonicalize().ok());
         let program = programs.find(|program| !program.starts_with(without))?;
-        let is_root = nix::unistd::geteuid().is_root();
-        let ids = (is_root && status.st_uid != 0).then_some((status.st_uid, status.st_gid));
         Some(Self { program, directory: directory.to_owned(), ids })
     }
 
@@ -93,16 +94,37 @@ impl OperatorsGit {
         command
     }
 
-    fn run(&self, mut command: Command) -> Result<Output, String> {
+    fn run(&self, mut command: Command) -> Result<Vec<u8>, String> {
+        let failed = |error: std::io::Error| in_words(&error).to_string();
         let limits = Lowered::lower()
             .map_err(|error| format!("its limits cannot be set: {}", in_words(&error)))?;
-        let output = command.output();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         drop(limits);
-        let output = output.map_err(|error| in_words(&error).to_string())?;
-        if output.status.success() {
+        let mut child = child.map_err(failed)?;
+        let errors = child.stderr.take();
+        let errors = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let read = errors.map(|errors| errors.take(MAX_ERRORS).read_to_end(&mut text));
+            read.transpose().map(|_| text)
+        });
+        let mut output = Vec::new();
+        let read =
+            child.stdout.take().map(|from| from.take(MAX_OUTPUT + 1).read_to_end(&mut output));
+        let is_whole =
+            |length: usize| u64::try_from(length).is_ok_and(|length| length <= MAX_OUTPUT);
+        let is_read = read.is_some_and(|read| read.is_ok_and(is_whole));
+        if !is_read {
+            child.kill().map_err(failed)?;
+        }
+        let status = child.wait().map_err(failed)?;
+        let errors = errors.join().ok().and_then(Result::ok).unwrap_or_default();
+        if !is_read {
+            return Err("your git prints too much of them".to_owned());
+        }
+        if status.success() {
             return Ok(output);
         }
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let errors = String::from_utf8_lossy(&errors).into_owned();
         let last = errors.lines().rfind(|line| !line.trim().is_empty());
         let last = last.unwrap_or("it failed without a reason");
         Err(format!("your git refuses them: {}", plain(last)))
@@ -111,7 +133,7 @@ impl OperatorsGit {
     /// Returns the lines that git prints.
     pub(super) fn lines(&self, arguments: &[&str]) -> Result<Vec<String>, String> {
         let output = self.run(self.command(arguments))?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = String::from_utf8_lossy(&output).into_owned();
         Ok(text.lines().map(str::to_owned).collect())
     }
 
@@ -162,13 +184,13 @@ impl OperatorsGit {
         let tags = format!("+refs/tags/*:{space}/tags/*");
         let detached = format!("+HEAD:{space}/detached");
         arguments.extend([branches.as_str(), tags.as_str()]);
-        if !heads.stdout.is_empty() {
+        if !heads.is_empty() {
             arguments.push(&detached);
         }
         self.with_bundle(bundle, &arguments).map(|_| ())
     }
 
-    fn with_bundle(&self, bundle: &File, arguments: &[&str]) -> Result<Output, String> {
+    fn with_bundle(&self, bundle: &File, arguments: &[&str]) -> Result<Vec<u8>, String> {
         let input = from(bundle, 0).map_err(|error| in_words(&error).to_string())?;
         let mut command = self.command(arguments);
         command.stdin(input);
@@ -198,7 +220,7 @@ impl OperatorsGit {
         let arguments =
             ["diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-ext-diff", &base, &tree];
         let output = self.run(self.command(&arguments))?;
-        let mut parts = output.stdout.split(|byte| *byte == 0);
+        let mut parts = output.split(|byte| *byte == 0);
         let mut rows = Vec::new();
         while let (Some(fields), Some(path)) = (parts.next(), parts.next()) {
             rows.push(FileOfCommit::parse(fields, path));
