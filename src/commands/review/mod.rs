@@ -282,10 +282,11 @@ fn chosen<'c>(changes: &'c [Change], paths: &[OsString]) -> Result<Vec<&'c Chang
     let is_wanted = |change: &&Change| {
         paths.is_empty() || paths.iter().any(|path| is_at_or_below(&change.path, path))
     };
+    // A directory that is added around a path, and a file of the host in whose place it comes.
     let is_around = |change: &&Change| {
-        change.act == Act::Add
-            && change.kind == Kind::Directory
-            && paths.iter().any(|path| is_at_or_below(path, &change.path))
+        (change.act == Act::Add) == (change.kind == Kind::Directory)
+            && change.act != Act::Change
+            && paths.iter().any(|path| is_below(path, &change.path))
     };
     let wanted = changes.iter().filter(|change| is_wanted(change) || is_around(change));
     Ok(wanted.filter(|change| change.is_applicable()).collect())
@@ -298,6 +299,10 @@ fn trimmed(path: &OsStr) -> &[u8] {
         path = shorter;
     }
     if path == b"." { b"" } else { path }
+}
+
+fn is_below(path: &[u8], directory: &[u8]) -> bool {
+    path != directory && is_at_or_below(path, directory)
 }
 
 fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
