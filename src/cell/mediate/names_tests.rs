@@ -220,3 +220,15 @@ fn no_rename_turns_a_directory_of_references_into_another_kind() {
         assert_eq!(moved(from, to), Renames::Nothing, "{from:?} to {to:?}");
     }
 }
+
+#[test]
+fn paths_with_the_same_letters_may_be_the_same() {
+    for (path, expected) in [
+        ("Src/Main.rs", "src/main.rs"),
+        ("a//.GIT\u{200c}/x. ", "a/.git/x"),
+        ("\u{212a}ey:stream", "key"),
+        ("", ""),
+    ] {
+        assert_eq!(letters(path.as_bytes()), expected.as_bytes(), "{path:?}");
+    }
+}
