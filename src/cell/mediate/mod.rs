@@ -19,7 +19,7 @@
 //! - epoll instances are counted in every cell (`epoll`, [`counted`]).
 //! - inotify watches could reveal activity of the host: they are limited to the cell's private
 //!   files and its grants ([`inotify`]).
-//! - Only directories get the set-group-id bit ([`set_group`]).
+//! - Only directories get the set-group-id bit (`set_group`).
 //! - Sockets that ask for the cell's network interfaces are counted, and receive only answers about
 //!   the cell (`interfaces`).
 
