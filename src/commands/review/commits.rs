@@ -359,8 +359,8 @@ fn store(directory: &OwnedFd, name: &str, bundle: &File) -> Result<(), Errno> {
     copied
 }
 
-/// Checks that no other user can make git work in another repository than the one that was looked at,
-/// or chose its configuration. Git itself does not ask for the owner of a repository that is named.
+/// Checks that no third user has chosen the configuration of a repository, or can put another one in
+/// its place. Git does not check the owner of a repository that is named with `--git-dir`.
 fn check_owners(directory: &Path, status: &FileStat) -> Result<(), &'static str> {
     let user = nix::unistd::geteuid();
     if !user.is_root() {

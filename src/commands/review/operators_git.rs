@@ -24,10 +24,12 @@ use model::outcome::in_words;
 /// in bytes.
 const LIMITS: [(Resource, u64); 3] =
     [(Resource::CPU, 600), (Resource::DATA, 4 << 30), (Resource::FSIZE, 2 << 30)];
+/// Memory of git while it compares two commits: it holds all changes before it prints one, and a commit
+/// of few bytes can have more files than any memory holds.
+const MAX_COMPARED: u64 = 512 << 20;
 /// Longest header of a bundle: a line for each reference and for each commit that it needs.
 const MAX_HEADER: u64 = 32 << 20;
-/// Longest output of git that is read, and longest error text. Commits can have more files than any
-/// memory holds.
+/// Longest output of git that is read, and longest error text.
 const MAX_OUTPUT: u64 = 64 << 20;
 const MAX_ERRORS: u64 = 64 << 10;
 /// The environment of git; nothing of the operator's is kept.
@@ -94,9 +96,14 @@ impl OperatorsGit {
         command
     }
 
-    fn run(&self, mut command: Command) -> Result<Vec<u8>, String> {
+    fn run(&self, command: Command) -> Result<Vec<u8>, String> {
+        self.run_within(u64::MAX, command)
+    }
+
+    /// Runs git with the limits, and with less memory if they allow more than `memory`.
+    fn run_within(&self, memory: u64, mut command: Command) -> Result<Vec<u8>, String> {
         let failed = |error: std::io::Error| in_words(&error).to_string();
-        let limits = Lowered::lower()
+        let limits = Lowered::lower(memory)
             .map_err(|error| format!("its limits cannot be set: {}", in_words(&error)))?;
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         drop(limits);
@@ -219,7 +226,7 @@ impl OperatorsGit {
         let tree = format!("{name}^{{tree}}");
         let arguments =
             ["diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-ext-diff", &base, &tree];
-        let output = self.run(self.command(&arguments))?;
+        let output = self.run_within(MAX_COMPARED, self.command(&arguments))?;
         let mut parts = output.split(|byte| *byte == 0);
         let mut rows = Vec::new();
         while let (Some(fields), Some(path)) = (parts.next(), parts.next()) {
@@ -243,9 +250,10 @@ const STANDARD_INPUT: &str = "/proc/self/fd/0";
 struct Lowered(Vec<(Resource, u64, u64)>);
 
 impl Lowered {
-    fn lower() -> std::io::Result<Self> {
+    fn lower(memory: u64) -> std::io::Result<Self> {
         let mut lowered = Self(Vec::new());
         for (resource, limit) in LIMITS {
+            let limit = if resource == Resource::DATA { limit.min(memory) } else { limit };
             let (soft, hard) = resource.get()?;
             resource.set(soft.min(limit), hard)?;
             lowered.0.push((resource, soft, hard));
@@ -261,5 +269,33 @@ impl Drop for Lowered {
                 eprintln!("cofferdam: a limit cannot be raised again: {}", in_words(&error));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_git_has_a_bound() -> std::io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let program = directory.path().join("git");
+        for (script, expected) in [
+            ("echo a; echo b", Ok(vec!["a".to_owned(), "b".to_owned()])),
+            ("yes", Err("your git prints too much of them".to_owned())),
+            ("echo first >&2; echo last >&2; false", Err("your git refuses them: last".to_owned())),
+        ] {
+            std::fs::write(&program, script)?;
+            let directory = program.clone();
+            let git = OperatorsGit { program: PathBuf::from("/bin/sh"), directory, ids: None };
+            // The shell runs the script in place of git with its arguments.
+            let mut command = Command::new(&git.program);
+            command.arg(&git.directory).stdin(Stdio::null());
+            let lines = git.run(command).map(|output| {
+                String::from_utf8_lossy(&output).lines().map(str::to_owned).collect::<Vec<_>>()
+            });
+            assert_eq!(lines, expected, "{script}");
+        }
+        Ok(())
     }
 }
