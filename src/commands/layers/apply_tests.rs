@@ -417,7 +417,7 @@ fn files_deeper_than_the_longest_path_are_applied() -> Tested<()> {
             is_movable: true,
         })
     };
-    let mut changes = Vec::new();
+    let mut directories = Vec::new();
     let mut inner = fixture.upper.try_clone()?;
     let mut outer = fixture.host.try_clone()?;
     for depth in 0..40 {
@@ -429,12 +429,14 @@ fn files_deeper_than_the_longest_path_are_applied() -> Tested<()> {
             mkdirat(&outer, name.as_c_str(), Mode::S_IRWXU)?;
             outer = openat(&outer, name.as_c_str(), DIRECTORY, Mode::empty())?;
         } else {
-            changes.push(added(depth + 1, &above)?);
+            directories.push((depth + 1, above));
         }
     }
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT;
     drop(openat(&inner, name.as_c_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    changes.push(added(41, &inner)?);
+    directories.push((41, inner));
+    let changes = directories.iter().map(|(depth, above)| added(*depth, above));
+    let changes = changes.collect::<Tested<Vec<Change>>>()?;
     // A list holds all of that back: the guarded names are not found so deep.
     let listed = fixture.changes()?;
     let listed = listed.iter().filter(|change| change.path.starts_with(name.to_bytes()));
