@@ -16,6 +16,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("two_cells_cannot_create_a_guarded_socket", two_cells).needs(&[Need::Python]),
     claim("truncate_obeys_the_callers_file_size_limit", truncated).needs(&[Need::Python]),
     claim("aliases_of_guarded_names_are_guarded", twins).needs(&[Need::Git]),
+    claim("hooks_in_a_granted_directory_of_hooks_are_guarded", granted_holders),
     claim("the_operators_names_are_guarded", operators),
     claim("names_recreated_by_the_host_are_guarded", recreated).needs(&[Need::Git]),
     claim("git_and_tools_work_as_without_the_guard", work).needs(&[Need::Git, Need::Python]),
@@ -653,6 +654,36 @@ fn twins(caller: &Caller) -> Check {
         seen.trimmed(),
         "1\n.:\n.clinerules\n.git\n.github\np\n\np/.clinerules/hooks:",
     )
+}
+
+fn granted_holders(caller: &Caller) -> Check {
+    let script = "exec 2>/dev/null; cd /workspace; for name in hooks Hooks HOOKS. hooks:x; do
+            mkdir $name && echo PLANTED $name; rmdir $name; done
+        echo x > hooks/one && echo PLANTED file; mkdir a && mv -T a hooks && echo PLANTED renamed
+        ln -s /tmp hooks && echo PLANTED link; mv -T hooks gone && echo PLANTED moved
+        mkdir -p sub/hooks workflows && echo on > workflows/ci.yml && echo fine";
+    let cases = [
+        ("new/.github", "true", "PLANTED"),
+        ("odd/.CLINERULES", "true", "PLANTED"),
+        // An existing directory stays read-only without the guard.
+        ("there/.github", "mkdir hooks && echo 1 > hooks/one", "PLANTED Hooks"),
+    ];
+    for (name, made, planted) in cases {
+        caller.directory(name.split('/').next().unwrap_or_default())?;
+        let path = caller.directory(name)?.display().to_string();
+        let look = format!("cd {path} && find . | LC_ALL=C sort");
+        let before = caller.bash_outside(&format!("cd {path} && {made} && {look}"))?.stdout;
+        let guarded = caller.run(&["--rw", &path], &["bash", "-c", script])?;
+        equal(name, guarded.stdout.as_str(), "fine\n")?;
+        let after = caller.bash_outside(&look)?.stdout;
+        let work = ["./a", "./sub", "./sub/hooks", "./workflows", "./workflows/ci.yml"];
+        let left: Vec<&str> = after.lines().filter(|line| !work.contains(line)).collect();
+        equal(name, left, before.lines().collect::<Vec<&str>>())?;
+        // The positive control.
+        let open = caller.run(&["--unguarded", "--rw", &path], &["bash", "-c", script])?;
+        holds(name, &open.stdout, open.stdout.contains(planted))?;
+    }
+    Ok(())
 }
 
 fn operators(caller: &Caller) -> Check {

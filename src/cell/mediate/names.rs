@@ -218,7 +218,7 @@ pub fn is_obeyed(name: &[u8]) -> bool {
 
 /// Returns true if the directory at this path is one of [`HOLDERS`] and `name` is [`HOOKS`].
 #[must_use]
-pub(crate) fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
+pub fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
     let holder = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     may_be(name, HOOKS) && HOLDERS.iter().any(|word| may_be(holder, word))
 }
@@ -227,7 +227,13 @@ pub(crate) fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
 /// agent.
 #[must_use]
 pub fn has_obeyed(path: &[u8]) -> bool {
-    let mut parent: &[u8] = b"";
+    has_obeyed_below(b"", path)
+}
+
+/// Returns the same for a path below a directory of this name, which is not judged itself.
+#[must_use]
+pub fn has_obeyed_below(directory: &[u8], path: &[u8]) -> bool {
+    let mut parent = directory;
     parts(path).any(|part| {
         let is_guarded = is_obeyed(part) || is_hooks(parent, part);
         parent = part;

@@ -185,6 +185,7 @@ impl Scan {
         self.configurations();
         self.budget = self.extent.budget(TOP_TIME);
         for root in &roots {
+            self.top_holder(root);
             self.obeyed_by_name(root);
         }
         self.budget = self.extent.budget(WALK_TIME);
@@ -206,6 +207,17 @@ impl Scan {
         }
         if self.trees.kind(&self.trees.host(&directory.below(Path::new(names::HEAD)))).is_some() {
             self.bare_repository(directory);
+        }
+    }
+
+    /// Guards the hooks in a granted directory that is one of [`names::HOLDERS`] itself. The name
+    /// guard does not know the names around a granted directory.
+    fn top_holder(&mut self, root: &GrantPath) {
+        let host = self.trees.host(root);
+        let name = host.file_name().unwrap_or_default().as_bytes();
+        if names::NameClass::classify(name) == names::NameClass::Holder {
+            self.holder(root, Kind::Directory);
+            self.guard_name(root.below(Path::new(names::HOOKS)));
         }
     }
 
@@ -351,11 +363,30 @@ impl Scan {
             ControlFlow::Continue(())
         });
         match listed {
-            // The cell may not list it either, or it was removed or replaced since.
-            Ok(()) | Err(Errno::EACCES | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            // Removed or replaced since.
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(Errno::EACCES) => self.unlistable(directory),
             Err(_) => self.note_unseen(directory, "cannot be listed"),
         }
         entries
+    }
+
+    /// Checks by name in a directory that cannot be listed. Programs of the host that know the names
+    /// in it may still enter it.
+    fn unlistable(&mut self, directory: &GrantPath) {
+        let host = self.trees.host(directory);
+        let git = self.trees.stat(&host.join(names::GIT)).map(|_| ());
+        if git == Err(Errno::EACCES) || !self.budget.spend(2 + names::OBEYED.len()) {
+            return;
+        }
+        self.repositories_by_name(directory);
+        self.obeyed_by_name(directory);
+        // Git obeys no repository in the directory of another user (safe.directory).
+        let user = nix::unistd::geteuid().as_raw();
+        let is_own = self.trees.stat(&host).is_ok_and(|(_, status)| status.st_uid == user);
+        if self.extent == Extent::Whole && (is_own || git != Err(Errno::ENOENT)) {
+            self.note_unseen(directory, "cannot be listed");
+        }
     }
 
     /// Guards a name that the host obeys in any directory.
