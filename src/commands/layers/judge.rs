@@ -82,6 +82,8 @@ impl Held {
 /// The rules of one directory of the host.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
+    /// Name of the directory.
+    base: Vec<u8>,
     /// Paths that are guarded as they are, below the directory.
     guarded: BTreeSet<PathBuf>,
     /// The guarded paths in which no name is obeyed anyway.
@@ -101,6 +103,7 @@ impl Judge {
         let unseen = guarded.unseen().map(|_| Held::Unseen);
         let all: BTreeSet<PathBuf> = guarded.all().map(Path::to_owned).collect();
         Self {
+            base: base.file_name().unwrap_or_default().as_bytes().to_vec(),
             unnamed: unnamed(&all),
             guarded: all,
             links: guarded.links().map(|path| path.as_os_str().as_bytes().to_vec()).collect(),
@@ -154,7 +157,7 @@ impl Judge {
         if directory.refuses(class) || (has_head && is_sign(name)) {
             return Some(Held::Repository);
         }
-        if names::may_be(name, HOOKS) && names::has_obeyed(path) {
+        if names::may_be(name, HOOKS) && names::has_obeyed_below(&self.base, path) {
             return Some(Held::Obeyed(HOOKS_OF_AGENTS));
         }
         if names::is_one_of(&self.also, name) {
@@ -202,19 +205,23 @@ fn obeyed(name: &[u8]) -> Held {
 
 /// Judges the directory that has the layer: nothing is applied in one that is obeyed itself. The
 /// names around it are not judged, as agents keep work trees in their own directories, apart from
-/// that of a repository.
+/// that of a repository or of hooks.
 fn held_as_a_whole(base: &Path, also: &[Vec<u8>]) -> Option<Held> {
     let path = base.as_os_str().as_bytes();
-    let (directory, name) = split(path);
+    let (_, name) = split(path);
     if names::parts(path).any(|part| names::may_be(part, GIT)) {
         return Some(Held::Repository);
     }
     if NameClass::classify(name) == NameClass::Obeyed {
         return Some(obeyed(name));
     }
-    let (_, parent) = split(directory);
-    let is_hooks = names::may_be(name, HOOKS) && NameClass::classify(parent) == NameClass::Holder;
-    if is_hooks {
+    let mut parent: &[u8] = b"";
+    let is_in_hooks = names::parts(path).any(|part| {
+        let is_hooks = names::is_hooks(parent, part);
+        parent = part;
+        is_hooks
+    });
+    if is_in_hooks {
         return Some(Held::Obeyed(HOOKS_OF_AGENTS));
     }
     names::is_one_of(also, name).then_some(Held::Operators)
@@ -308,6 +315,23 @@ mod tests {
     }
 
     #[test]
+    fn hooks_at_the_top_of_a_directory_of_hooks_are_held_back() {
+        for base in ["/u/p/.github", "/u/.Clinerules", "/u/.GITHUB."] {
+            let judge = Judge::new(Path::new(base), &GuardedPaths::default(), &BTreeSet::new());
+            assert_eq!(judge.all(), None, "{base}");
+            let held = |path: &str| judge.name(path.as_bytes(), &seen(libc::S_IFDIR), false);
+            for path in ["hooks", "Hooks", "HOOKS."] {
+                assert_eq!(held(path), Some(Held::Obeyed(HOOKS_OF_AGENTS)), "{base} {path}");
+            }
+            let way = judge.whole_way(0, b"hooks/x");
+            assert_eq!(way, Some(Held::Obeyed(HOOKS_OF_AGENTS)), "{base}");
+            for path in ["workflows", "sub/hooks", "hook"] {
+                assert_eq!(held(path), None, "{base} {path}");
+            }
+        }
+    }
+
+    #[test]
     fn parts_of_a_repository_are_held_back_where_the_host_has_its_head() {
         let judge = judge();
         for part in ["hooks", "config", "commondir", "info", "objects", "refs", "Refs", "gitdir"] {
@@ -336,6 +360,10 @@ mod tests {
         }
         assert!(matches!(whole("/home/u/p/.vscode"), Some(Held::Obeyed(_))));
         assert!(matches!(whole("/home/u/p/.github/hooks"), Some(Held::Obeyed(_))));
+        for path in ["/u/p/.github/hooks/x", "/u/.Clinerules/HOOKS/x/y", "/u/.github/hooks/.github"]
+        {
+            assert_eq!(whole(path), Some(Held::Obeyed(HOOKS_OF_AGENTS)), "{path}");
+        }
         assert_eq!(whole("/home/u/Deploy"), Some(Held::Operators));
         // Agents keep work trees in their own directories.
         for path in ["/home/u/.codex/worktrees/p", "/home/u/p", "/home/u/p/.github", "/"] {
