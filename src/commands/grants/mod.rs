@@ -152,7 +152,7 @@ fn take_layers(
             granted.layer = Some(layer.clone());
             continue;
         }
-        let layer = store::take(&granted.host, chosen)?;
+        let layer = store::take(&granted.host, chosen, &granted.also)?;
         let file = FileId::of_file(&layer.directory).map_err(|errno| {
             CliError::new(format!("--cow: the layer cannot be looked at: {errno}"))
         })?;

@@ -1,6 +1,7 @@
 //! The user's directory of layers, and a layer in it: made by the first start that grants its
 //! directory with `--cow`, taken again by later ones, and removed once it has no changes left.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
@@ -73,6 +74,9 @@ pub(crate) struct Base {
     pub owner: Owner,
     /// Time after which a change of a file in the directory is one that the layer does not know.
     pub since: Stamp,
+    /// Names that the operator guarded at the starts that used the layer.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub guard_names: BTreeSet<String>,
 }
 
 impl Base {
@@ -103,11 +107,15 @@ pub(crate) fn directory() -> Option<PathBuf> {
 }
 
 /// Takes a layer for cells: one of the directory that no other start uses, or a new one. With a
-/// `chosen` one, only that.
+/// `chosen` one, only that. The layer keeps the names that the operator `guards`, for its review.
 ///
 /// # Errors
 /// The reason why changes cannot be kept.
-pub(crate) fn take(host: &Path, chosen: Option<&str>) -> Result<Layer, CliError> {
+pub(crate) fn take(
+    host: &Path,
+    chosen: Option<&str>,
+    guards: &[Vec<u8>],
+) -> Result<Layer, CliError> {
     let failed = |errno| cannot_be_made(host, errno);
     let layers = create_directory().map_err(failed)?;
     let held = open_directory_at(host).map_err(failed)?;
@@ -139,7 +147,7 @@ pub(crate) fn take(host: &Path, chosen: Option<&str>) -> Result<Layer, CliError>
             None => begin(&directory, host, identity, &status).map_err(failed)?,
         };
         let mut layer = Layer { id, path, directory, base, lock: Some(lock) };
-        layer.make_ready(&status).map_err(|stopped| match stopped {
+        layer.make_ready(&status, guards).map_err(|stopped| match stopped {
             Stopped::Errno(errno) => failed(errno),
             Stopped::OtherVersion | Stopped::Damaged | Stopped::StagingLost(_) => {
                 CliError::new(format!(
@@ -388,13 +396,19 @@ fn begin(
     mkdirat(directory, UPPER, Mode::S_IRWXU)?;
     let path = encoded(host.as_os_str().as_bytes());
     let owner = Owner::of(status);
-    let base = Base { version: VERSION, path, identity, owner, since: Stamp::now()? };
+    let since = Stamp::now()?;
+    let guard_names = BTreeSet::new();
+    let base = Base { version: VERSION, path, identity, owner, since, guard_names };
     write_base(directory, &base)?;
     Ok(base)
 }
 
 fn write_base(directory: &OwnedFd, base: &Base) -> Result<(), Errno> {
     let bytes = serde_json::to_vec(base).map_err(|_| Errno::EINVAL)?;
+    // A longer one could not be read again.
+    if u64::try_from(bytes.len()).map_or(true, |length| length > MAX_FILE_BYTES) {
+        return Err(Errno::EFBIG);
+    }
     write_file(directory, BASE, &bytes)
 }
 
@@ -402,7 +416,9 @@ impl Layer {
     /// Opens the directory that has the changes. A cell may have closed it to its owner: then it gets
     /// the rights of its owner again.
     pub(crate) fn upper(&self) -> Result<OwnedFd, Errno> {
-        match openat(&self.directory, UPPER, DIRECTORY, Mode::empty()) {
+        let opened = openat(&self.directory, UPPER, DIRECTORY, Mode::empty());
+        // Its names may be listed, and not be looked up.
+        match opened.and_then(|upper| look(&upper, c".").map(|_| upper)) {
             Err(Errno::EACCES) => {
                 open_with_access(&self.directory, &c_path(UPPER.as_ref())?)?;
                 openat(&self.directory, UPPER, DIRECTORY, Mode::empty())
@@ -491,7 +507,7 @@ impl Layer {
     }
 
     /// Prepares the layer for a mount: cells have left its directories in any state.
-    fn make_ready(&mut self, host: &FileStat) -> Result<(), Stopped> {
+    fn make_ready(&mut self, host: &FileStat, guards: &[Vec<u8>]) -> Result<(), Stopped> {
         self.finish()?;
         // Work and index of the mount before. What overlayfs needs of them it makes again.
         for part in [WORK, GONE] {
@@ -512,8 +528,16 @@ impl Layer {
         // The kernel mounts an overlay without attributes too, in which removing a directory and
         // renaming one fail.
         xattr::try_one(&upper, ATTRIBUTE)?;
-        if is_empty(&upper)? {
+        let guards = guards.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        let guards: BTreeSet<String> = guards.collect();
+        if !is_empty(&upper)? {
+            if !guards.is_subset(&self.base.guard_names) {
+                self.base.guard_names.extend(guards);
+                write_base(&self.directory, &self.base)?;
+            }
+        } else {
             self.base.since = Stamp::now()?;
+            self.base.guard_names = guards;
             write_base(&self.directory, &self.base)?;
             journal::forget(&self.directory)?;
         }

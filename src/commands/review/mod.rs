@@ -10,6 +10,7 @@ mod print;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,7 +30,7 @@ use crate::commands::layers::store::{self, Layer};
 use crate::commands::settings;
 use model::job::Access;
 use model::outcome::in_words;
-use supervisor::{Granted, protect};
+use supervisor::{FileId, Granted, protect};
 
 /// Exit code if a layer has changes left.
 const LEFT: u8 = 1;
@@ -97,10 +98,13 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     if typed.discard {
         return discard(layer);
     }
-    let also = settings::load_one(config)?.loaded.config.guard_names.value;
+    let mut also = settings::load_one(config)?.loaded.config.guard_names.value;
+    // Also those of the starts, whose configuration may have been another one.
+    also.extend(layer.base.guard_names.iter().cloned());
     if typed.commits {
         let rows = rows(&layer, config)?;
-        let judge = judge(&layer, &also)?;
+        let host = layer.host().map_err(|errno| replaced(&layer, errno))?;
+        let judge = judge(&layer, &host, &also)?;
         return commits::bring_out(&mut layer, &judge, &rows, config);
     }
     let changes_host = typed.apply.is_some();
@@ -111,7 +115,7 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     // Before the confinement: it may have to be opened to its owner again.
     layer.upper().map_err(|errno| failed("the layer cannot be read", errno))?;
     // Likewise: another process parses the host's configuration for it.
-    let judge = judge(&layer, &also)?;
+    let judge = judge(&layer, &host, &also)?;
     let output = print::Output::detect(typed.json);
     confine::confine(&layer, &host, changes_host)?;
     if changes_host {
@@ -228,10 +232,15 @@ fn discard(mut layer: Layer) -> Result<u8, CliError> {
 }
 
 /// Finds what the host obeys in the directory by its own configuration.
-fn judge(layer: &Layer, also: &BTreeSet<String>) -> Result<Judge, CliError> {
+fn judge(layer: &Layer, host: &OwnedFd, also: &BTreeSet<String>) -> Result<Judge, CliError> {
     let path = layer.base.path();
-    let granted = Granted::now(path.clone(), path, Access::ReadWrite)
-        .map_err(|errno| replaced(layer, errno))?;
+    let replaced = |errno| replaced(layer, errno);
+    let mut granted = Granted::now(path.clone(), path, Access::ReadWrite).map_err(replaced)?;
+    // The path may lead to another directory than the one that is held.
+    if granted.file != FileId::of_file(host).map_err(replaced)? {
+        return Err(replaced(Errno::ESTALE));
+    }
+    granted.also = also.iter().map(|name| name.clone().into_bytes()).collect();
     let found = protect::scan_whole(&[granted])
         .map_err(|error| CliError::new(format!("review: {error}")))?;
     // A file has no layer, so that there is one list.
