@@ -242,16 +242,8 @@ impl Walk<'_> {
     ) -> Result<(), Errno> {
         let Some(host) = host else { return Ok(()) };
         place.depth += 1;
-        let inner = match openat(upper, name, DIRECTORY, Mode::empty()) {
-            Ok(inner) => Some(inner),
-            Err(Errno::EACCES) => None,
-            Err(errno) => return Err(errno),
-        };
-        let outer = match openat(host, name, DIRECTORY, Mode::empty()) {
-            Ok(outer) => Some(outer),
-            Err(Errno::EACCES) => None,
-            Err(errno) => return Err(errno),
-        };
+        let inner = open_readable(upper, name)?;
+        let outer = open_readable(host, name)?;
         let is_deep = self.is_deep(place);
         let (Some(inner), Some(outer), false) = (inner, outer, is_deep) else {
             let held = if is_deep { Held::Deep } else { Held::Unreadable };
@@ -310,11 +302,10 @@ impl Walk<'_> {
         if self.is_deep(place) {
             return self.hold_last(Held::Deep);
         }
-        match openat(upper, name, DIRECTORY, Mode::empty()) {
-            Ok(inner) if is_repository(&inner)? => self.hold_last(Held::Repository),
-            Ok(inner) => self.merged(&inner, None, place),
-            Err(Errno::EACCES) => self.hold_last(Held::Unreadable),
-            Err(errno) => Err(errno),
+        match open_readable(upper, name)? {
+            Some(inner) if is_repository(&inner)? => self.hold_last(Held::Repository),
+            Some(inner) => self.merged(&inner, None, place),
+            None => self.hold_last(Held::Unreadable),
         }
     }
 
@@ -359,10 +350,8 @@ impl Walk<'_> {
         if self.is_deep(place) {
             return Ok(Some(Held::Deep));
         }
-        let inner = match openat(host, name, DIRECTORY, Mode::empty()) {
-            Ok(inner) => inner,
-            Err(Errno::EACCES) => return Ok(Some(Held::Unreadable)),
-            Err(errno) => return Err(errno),
+        let Some(inner) = open_readable(host, name)? else {
+            return Ok(Some(Held::Unreadable));
         };
         if is_repository(&inner)? {
             return Ok(Some(Held::Repository));
@@ -469,6 +458,17 @@ fn spelled_twice(
 /// Returns a name in lower case, without the ends that some filesystems ignore.
 fn lower(name: &CStr) -> String {
     name.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase()
+}
+
+/// Opens a directory; `None` if this process may not list it or look at what is in it.
+fn open_readable(parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
+    let opened = openat(parent, name, DIRECTORY, Mode::empty())
+        .and_then(|opened| look(&opened, c".").map(|_| opened));
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(Errno::EACCES) => Ok(None),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Returns the names in a directory, in order.
