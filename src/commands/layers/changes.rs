@@ -20,7 +20,7 @@ use super::files::{DIRECTORY, OPAQUE, Seen, Stamp, is_whiteout, look, open_file,
 use super::journal::AppliedFiles;
 use super::judge::{Held, Judge};
 use super::links;
-use super::repository::{has_head, is_repository};
+use super::repository::{becomes_repository, has_head, is_repository};
 use cell::errno_of;
 use cell::mediate::names::{self, GIT};
 use sys::lookup::may_fold;
@@ -47,7 +47,7 @@ pub(crate) fn list(
     applied: &AppliedFiles,
 ) -> Result<Vec<Change>, Errno> {
     let mut walk = Walk { judge, since, applied, changes: Vec::new(), path: Vec::new() };
-    let held = match is_repository(host)? {
+    let held = match is_repository(host)? || becomes_repository(upper, host)? {
         true => Some(Held::Repository),
         false => judge.all(),
     };
@@ -250,7 +250,10 @@ impl Walk<'_> {
             return self.whole(upper, host, name, held, place);
         };
         // A whole repository is one line: nothing in it is applied.
-        if names::may_be(name.to_bytes(), GIT) || is_repository(&outer)? {
+        if names::may_be(name.to_bytes(), GIT)
+            || is_repository(&outer)?
+            || becomes_repository(&inner, &outer)?
+        {
             return self.whole(upper, host, name, Held::Repository, place);
         }
         // Names of the host are hidden in everything below an opaque directory.

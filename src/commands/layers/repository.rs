@@ -29,9 +29,16 @@ pub(crate) fn is_sign(name: &[u8]) -> bool {
 
 /// Returns true if a directory may be that of a repository.
 pub(crate) fn is_repository(directory: &OwnedFd) -> Result<bool, Errno> {
-    if !has_head(directory)? {
-        return Ok(false);
-    }
+    Ok(has_head(directory)? && has_sign(directory)?)
+}
+
+/// Returns true if the `HEAD` in a directory of a layer would make it a repository's, with other names
+/// there or with those that the host has in the directory.
+pub(crate) fn becomes_repository(upper: &OwnedFd, host: &OwnedFd) -> Result<bool, Errno> {
+    Ok(has_head(upper)? && (has_sign(upper)? || has_sign(host)?))
+}
+
+fn has_sign(directory: &OwnedFd) -> Result<bool, Errno> {
     for sign in SIGNS {
         if has(directory, sign)? {
             return Ok(true);
