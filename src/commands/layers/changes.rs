@@ -52,7 +52,7 @@ pub(crate) fn list(
         false => judge.all(),
     };
     walk.merged(upper, Some(host), Place { held, ..Place::default() })?;
-    links::judge(host, judge, &mut walk.changes)?;
+    links::judge(host, judge, applied, &mut walk.changes)?;
     settle(&mut walk.changes);
     Ok(walk.changes)
 }

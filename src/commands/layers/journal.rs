@@ -626,6 +626,12 @@ impl AppliedFiles {
         }
     }
 
+    /// Returns the paths of the links that were applied.
+    pub(crate) fn links(&self) -> impl Iterator<Item = Vec<u8>> {
+        let links = self.0.iter().filter(|(_, seen)| seen.is(libc::S_IFLNK));
+        links.map(|(path, _)| decoded(path))
+    }
+
     /// Returns true if the file is at this path as it was applied.
     pub(crate) fn has(&self, path: &[u8], seen: &Seen) -> bool {
         if self.0.is_empty() {

@@ -36,6 +36,8 @@ pub(crate) enum Held {
     /// A link that may lead out of the directory, or to what the host obeys.
     LinkOut,
     LinkToGuarded,
+    /// A link whose way is too long to be looked at.
+    LongWay,
     /// A part of the way of one of the host's own links, which would lead there.
     Redirects,
     /// Another spelling of a name, where the filesystem has one file for both.
@@ -66,6 +68,7 @@ impl Held {
             Self::Reserved => "names that begin with `.cofferdam` are reserved",
             Self::LinkOut => "the link may lead out of the directory",
             Self::LinkToGuarded => "the link leads to what the host obeys",
+            Self::LongWay => "following the link takes too long",
             Self::Redirects => {
                 "a link on the host would lead out of the directory, or to what the host obeys"
             }

@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use super::change::{Act, Change, Kind, link};
 use super::files::{c_name, look, open_directory, split};
+use super::journal::AppliedFiles;
 use super::judge::{Held, Judge};
 use super::repository::{has_head, is_repository};
 use cell::mediate::names;
@@ -23,44 +24,36 @@ const MAX_STATES: usize = 1024;
 const MAX_REST: usize = 8192;
 /// Maximum number of links on one way (path_resolution(7)).
 const MAX_LINKS: usize = 40;
-/// Maximum number of bytes of ways that are read for one list. Cells choose the links.
+/// Maximum number of bytes of ways that are read for one link, and for all links of the layer; as many
+/// again are read for those of the host. Cells choose the links.
+const MAX_LINK_WORK: usize = 1 << 20;
 const MAX_WORK: usize = 256 << 20;
 
-/// Judges the links among the changes, and the changes that lie on the way of the host's links.
+/// Judges the links among the changes, and the changes that lie on the way of the host's links. Those
+/// that were `applied` since the directory was looked at are links of the host too.
 ///
 /// # Errors
 /// The errno of a directory that cannot be read.
-pub(super) fn judge(host: &OwnedFd, judge: &Judge, changes: &mut [Change]) -> Result<(), Errno> {
-    let is_link = |change: &Change| change.target.is_some() && change.is_applicable();
-    let links: Vec<usize> = changes
-        .iter()
-        .enumerate()
-        .filter(|(_, change)| is_link(change))
-        .map(|(at, _)| at)
-        .collect();
-    let mut held = Vec::new();
+pub(super) fn judge(
+    host: &OwnedFd,
+    judge: &Judge,
+    applied: &AppliedFiles,
+    changes: &mut [Change],
+) -> Result<(), Errno> {
     let mut ways = Ways::new(host, judge, changes);
-    for at in links {
-        let Some(change) = ways.changes.get(at) else { continue };
-        let by_place = judge.place_of_link(&change.path);
-        let ends = match by_place {
-            Some(_) => Vec::new(),
-            None => ways.ends(&change.path, change.target.as_deref().unwrap_or_default(), true)?,
-        };
-        let worst = ends.iter().map(|end| end.held).min_by_key(|held| *held != Held::LinkOut);
-        held.extend(by_place.or(worst).map(|held| (at, held)));
-    }
+    let mut held = ways.of_layer()?;
     let moves_names = |change: &&Change| {
         change.is_applicable() && change.act != Act::Delete && change.kind != Kind::File
     };
     if ways.changes.iter().any(|change| moves_names(&change)) {
-        for path in judge.links() {
-            let Some(text) = ways.text_on_host(path)? else { continue };
-            for end in ways.ends(path, &text, false)? {
-                held.extend(end.used.into_iter().map(|at| (at, Held::Redirects)));
-            }
+        ways.work = 0;
+        ways.held.extend(held.iter().map(|(at, _)| *at));
+        let mut is_whole = true;
+        for path in judge.links().iter().cloned().chain(applied.links()) {
+            let Some(text) = ways.text_on_host(&path)? else { continue };
+            is_whole &= ways.of_host(&path, &text, &mut held)?;
         }
-        if ways.work > MAX_WORK {
+        if !is_whole {
             let all = ways.changes.iter().enumerate().filter(|(_, change)| moves_names(change));
             held.extend(all.map(|(at, _)| (at, Held::Redirects)));
         }
@@ -122,6 +115,16 @@ struct Ways<'a> {
     on_host: BTreeMap<Vec<u8>, Version>,
     /// Number of bytes of ways that were read.
     work: usize,
+    /// Numbers of the changes that are held back already, so that no way leads through them.
+    held: BTreeSet<usize>,
+}
+
+/// What was found on the way of a link.
+#[derive(Debug, Default)]
+struct Found {
+    ends: Vec<End>,
+    /// States that were not looked at, as the way takes too long.
+    left: Vec<State>,
 }
 
 impl<'a> Ways<'a> {
@@ -139,15 +142,76 @@ impl<'a> Ways<'a> {
             directories: BTreeMap::new(),
             on_host: BTreeMap::new(),
             work: 0,
+            held: BTreeSet::new(),
         }
     }
 
-    /// Returns the places to which the link at a path must not lead. With `is_strict`, a `..` behind
+    /// Returns the numbers of the layer's links that are held back, each with the reason.
+    fn of_layer(&mut self) -> Result<Vec<(usize, Held)>, Errno> {
+        let changes = self.changes;
+        let mut links: Vec<(usize, &Change, &[u8])> = Vec::new();
+        for (at, change) in changes.iter().enumerate().filter(|(_, one)| one.is_applicable()) {
+            links.extend(change.target.as_deref().map(|text| (at, change, text)));
+        }
+        // Short ones first: what is left of the budget at the end concerns long ones.
+        links.sort_by_key(|(_, _, text)| text.len());
+        let mut held = Vec::new();
+        for (at, change, text) in links {
+            if let Some(reason) = self.judge.place_of_link(&change.path) {
+                held.push((at, reason));
+                continue;
+            }
+            let found = self.follow(&change.path, text, true)?;
+            let worst = found.ends.iter().map(|end| end.held);
+            let worst = worst.min_by_key(|held| *held != Held::LinkOut);
+            let long = (!found.left.is_empty()).then_some(Held::LongWay);
+            held.extend(worst.or(long).map(|reason| (at, reason)));
+        }
+        Ok(held)
+    }
+
+    /// Holds back the changes that would lead a link of the host elsewhere, or make its way too long
+    /// to be looked at. Returns false if that is not enough, as too much of the way is the host's.
+    fn of_host(
+        &mut self,
+        path: &[u8],
+        text: &[u8],
+        held: &mut Vec<(usize, Held)>,
+    ) -> Result<bool, Errno> {
+        loop {
+            let found = self.follow(path, text, false)?;
+            if found.left.is_empty() {
+                // Otherwise the host's own files lead there already.
+                if found.ends.iter().all(|end| !end.used.is_empty()) {
+                    let used = found.ends.into_iter().flat_map(|end| end.used);
+                    held.extend(used.map(|at| (at, Held::Redirects)));
+                }
+                return Ok(true);
+            }
+            // Without one of its changes the way does not lead to a state: its links are enough.
+            let mut is_shorter = false;
+            for state in found.left {
+                let is_link =
+                    |at: &usize| self.changes.get(*at).is_some_and(|one| one.target.is_some());
+                let links: BTreeSet<usize> = state.used.iter().copied().filter(is_link).collect();
+                for at in if links.is_empty() { state.used } else { links } {
+                    is_shorter |= self.held.insert(at);
+                    held.push((at, Held::Redirects));
+                }
+            }
+            if !is_shorter || self.work > MAX_WORK {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Follows the link at a path to the places to which it must not lead. With `is_strict`, a `..` behind
     /// a name that is missing counts, as that name may become a link later; without it, only what the
     /// host's own files do not lead to already.
-    fn ends(&mut self, path: &[u8], text: &[u8], is_strict: bool) -> Result<Vec<End>, Errno> {
+    fn follow(&mut self, path: &[u8], text: &[u8], is_strict: bool) -> Result<Found, Errno> {
         let (directory, _) = split(path);
         let mut ends = Vec::new();
+        let start_of_work = self.work;
         let start = State {
             here: directory.to_vec(),
             rest: Vec::new(),
@@ -167,16 +231,14 @@ impl<'a> Ways<'a> {
             }
             self.work = self.work.saturating_add(state.rest.len() + state.here.len() + 64);
             let is_long = seen.len() > MAX_STATES || state.rest.len() > MAX_REST;
-            if is_long || self.work > MAX_WORK {
-                ends.push(End { held: Held::LinkOut, used: state.used });
+            let is_spent = self.work - start_of_work > MAX_LINK_WORK || self.work > MAX_WORK;
+            if is_long || is_spent {
+                states.push(state);
                 break;
             }
             self.step(state, is_strict, &mut states, &mut ends)?;
         }
-        if !is_strict && ends.iter().any(|end| end.used.is_empty()) {
-            ends.clear();
-        }
-        Ok(ends)
+        Ok(Found { ends, left: states })
     }
 
     /// Takes the next part of a way.
@@ -241,7 +303,9 @@ impl<'a> Ways<'a> {
             true => self.in_any_spelling(path),
         };
         for at in numbers {
-            let Some(change) = self.changes.get(at) else { continue };
+            let Some(change) = self.changes.get(at).filter(|_| !self.held.contains(&at)) else {
+                continue;
+            };
             let version = match (change.act, change.kind, &change.target) {
                 (Act::Delete, ..) => Version::Missing,
                 (_, Kind::Directory, _) => Version::Directory,
@@ -335,11 +399,15 @@ fn entered(state: &State, text: &[u8]) -> Option<State> {
 impl State {
     /// Takes the first part of the rest that is a name or `..`.
     fn take_part(&mut self) -> Option<Vec<u8>> {
-        let part = names::parts(&self.rest).find(|part| *part != b".")?.to_vec();
-        let skipped = names::parts(&self.rest).position(|part| part != b".").unwrap_or_default();
-        let after: Vec<&[u8]> = names::parts(&self.rest).skip(skipped + 1).collect();
-        self.rest = after.join(&b'/');
-        Some(part)
+        loop {
+            let start = self.rest.iter().position(|byte| *byte != b'/')?;
+            self.rest.drain(..start);
+            let end = self.rest.iter().position(|byte| *byte == b'/').unwrap_or(self.rest.len());
+            let part: Vec<u8> = self.rest.drain(..end).collect();
+            if part != b"." {
+                return Some(part);
+            }
+        }
     }
 }
 
@@ -485,6 +553,46 @@ mod tests {
             // A directory in place of the host's link: both versions count.
             (&["b -> /etc"], &["a -> b/x", "b/y"], &[("a", LinkOut)]),
         ])
+    }
+
+    #[test]
+    fn a_way_that_takes_too_long_holds_back_its_links_alone() -> Tested<()> {
+        use Held::{LongWay, Redirects};
+        let long = |count: usize| "a/../".repeat(count);
+        let bomb = format!("bomb/l -> {}", long(680));
+        check(&[
+            (
+                &["d/", "h -> d/x", "k -> m/n"],
+                &["bomb/a/", &bomb, "good -> d/x", "m -> bomb/l", "new/f"],
+                &[("bomb/l", LongWay), ("m", LongWay)],
+            ),
+            // Short alone, and too long together with the rest of the link of the host.
+            (
+                &["a/", &format!("h -> m/{}", long(400)), "t/"],
+                &[&format!("m -> ./{}", long(250)), "new/f"],
+                &[("m", Redirects)],
+            ),
+        ])
+    }
+
+    #[test]
+    fn a_link_that_was_just_applied_is_one_of_the_host() -> Tested<()> {
+        let root = tempfile::tempdir()?;
+        plant(&root.path().join("host"), &["a -> m/../../x", "t/"])?;
+        plant(&root.path().join("upper"), &["m/", "plain"])?;
+        let open = |name: &str| File::open(root.path().join(name)).map(OwnedFd::from);
+        let host = open("host")?;
+        let seen = look(&host, c"a")?.ok_or("a link")?;
+        let applied = serde_json::to_string(&BTreeMap::from([("a", seen)]))?;
+        for (applied, expected) in [("{}", None), (applied.as_str(), Some(Held::Redirects))] {
+            let applied: AppliedFiles = serde_json::from_str(applied)?;
+            let judge = Judge::default();
+            let since = Stamp(i64::MAX, 0);
+            let changes = changes::list(&open("upper")?, &host, since, &judge, &applied)?;
+            let held: Vec<_> = changes.iter().map(|change| change.held).collect();
+            assert_eq!(held, [expected, None]);
+        }
+        Ok(())
     }
 
     #[test]
