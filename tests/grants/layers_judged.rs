@@ -10,7 +10,15 @@ use crate::support::{Caller, Check, Claim, Failed, For, Need, claim, equal, hold
 pub const CLAIMS: &[Claim] = &[
     claim("a_hook_is_held_back_however_large_the_directory_is", large).needs(&[Need::Git]),
     claim("names_of_hooks_directories_are_held_back_in_any_form", holders),
+    claim("hooks_at_the_top_of_a_directory_of_hooks_are_held_back", top_holder),
     claim("a_repository_without_a_git_directory_is_one_unit", repositories).needs(&[Need::Git]),
+    claim("a_repository_made_at_the_top_is_one_unit", top_repository).needs(&[Need::Git]),
+    claim("links_that_take_long_to_follow_hold_nothing_else_back", long_links),
+    claim("a_directory_that_cannot_be_entered_holds_nothing_else_back", closed),
+    claim("a_directory_that_cannot_be_listed_may_have_a_repository", unlisted)
+        .needs(&[Need::Git])
+        .only(For::User),
+    claim("names_that_a_start_guarded_are_held_back_later", guarded_by_start),
     claim("links_of_a_layer_are_followed_as_the_host_would", links),
     claim("files_that_the_host_moved_into_a_removed_directory_stay", moved_in),
     claim("commits_come_out_without_moving_a_branch", commits).needs(&[Need::Git]),
@@ -68,26 +76,146 @@ fn holders(caller: &Caller) -> Check {
     equal("on the host", found.stdout.as_str(), expected)
 }
 
+fn top_holder(caller: &Caller) -> Check {
+    let script = "set -e; mkdir hooks workflows; echo evil > hooks/evil.json; echo evil > Hooks
+        mkdir HOOKS.; echo evil > HOOKS./x; echo on > workflows/ci.yml";
+    for name in ["new/.github", "odd/.Clinerules"] {
+        caller.directory(name.split('/').next().unwrap_or_default())?;
+        let path = project(caller, name, "true")?;
+        equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+        equal(name, review(caller, &[&path, "--apply"])?.code, 1)?;
+        let found = caller.bash_outside(&format!("cd {path} && find . | LC_ALL=C sort"))?;
+        equal(name, found.stdout.as_str(), ".\n./workflows\n./workflows/ci.yml\n")?;
+    }
+    Ok(())
+}
+
+fn top_repository(caller: &Caller) -> Check {
+    let path = project(caller, "project", "mkdir src; echo a > src/a")?;
+    let script = "git init -q --bare . && echo evil > hooks/post-update && echo b > src/a";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    equal("held back", review(caller, &[&path, "--apply"])?.code, 1)?;
+    let found = caller.bash_outside(&format!("cd {path} && find . | LC_ALL=C sort; cat src/a"))?;
+    equal("on the host", found.stdout.as_str(), ".\n./src\n./src/a\na\n")
+}
+
+fn long_links(caller: &Caller) -> Check {
+    let path = project(caller, "project", "mkdir d; ln -s d/x here; ln -s m/n/x through")?;
+    let script = "set -e; mkdir -p bomb/a good; cd bomb
+        text=$(printf 'a/../%.0s' $(seq 680)); for i in $(seq 150); do ln -s \"$text\" l$i; done
+        cd ..; echo f > good/f; ln -s good/f goodlink; ln -s ../good zz; ln -s bomb/l1 m";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let start = Instant::now();
+    let applied = review(caller, &[&path, "--apply"])?;
+    holds("the time", start.elapsed(), start.elapsed() < soon(60))?;
+    let list = held(applied.trimmed());
+    let is_long = |line: &&&str| line.contains("following the link takes too long");
+    // Those of the bomb, and the two that lead through it or out of the directory.
+    equal("the long ones", list.iter().filter(is_long).count(), 151)?;
+    equal("all", list.len(), 152)?;
+    let found =
+        caller.bash_outside(&format!("cd {path} && cat good/f goodlink; ls -d bomb/a zz m"))?;
+    equal("on the host", found.stdout.as_str(), "f\nf\nbomb/a\n")
+}
+
+fn closed(caller: &Caller) -> Check {
+    let made = "mkdir -p src shut gone/in; echo a > src/a; echo a > gone/in/f; chmod 0444 shut";
+    let path = project(caller, "project", made)?;
+    let script = "set -e; echo x > src/new; mkdir -p made/in; echo x > made/in/f
+        chmod 0755 shut; echo x > shut/new; echo x > plain; chmod 0444 src made .";
+    equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+    let is_root = caller.uid() == 0;
+    for arguments in [&[path.as_str()][..], &[&path, "--diff"], &[&path, "--apply"]] {
+        let output = review(caller, arguments)?;
+        holds("nothing fails", &output, output.stderr.is_empty() || output.code != 125)?;
+        equal(
+            "changes",
+            output.code,
+            if is_root && arguments.contains(&"--apply") { 0 } else { 1 },
+        )?;
+    }
+    let list = reviewed(caller, &[&path])?.1;
+    let expected = "A made/  [held back: it cannot be read]\nM shut/  [held back: it cannot be read]\n\
+        M src/  [held back: it cannot be read]";
+    equal("what is left", list.as_str(), if is_root { "" } else { expected })?;
+    let found = caller.bash_outside(&format!("cd {path} && cat plain; chmod 0755 shut"))?;
+    equal("on the host", found.stdout.as_str(), "x\n")
+}
+
+fn unlisted(caller: &Caller) -> Check {
+    let cases = [
+        (
+            "itself",
+            "git init -q closed; git -C closed config core.hooksPath ../tools; chmod 0311 closed",
+            false,
+        ),
+        (
+            "below",
+            "git init -q closed/in; git -C closed/in config core.hooksPath ../../tools; chmod 0311 closed",
+            false,
+        ),
+        (
+            "shut",
+            "git init -q closed; git -C closed config core.hooksPath ../tools; chmod 0 closed",
+            true,
+        ),
+    ];
+    for (name, made, is_applied) in cases {
+        let path = project(caller, name, &format!("mkdir closed; {made}"))?;
+        let script = "mkdir tools; echo evil > tools/post-commit";
+        equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
+        let output = review(caller, &[&path, "--apply"])?;
+        let found = caller.bash_outside(&format!("cd {path} && chmod 0700 closed; ls -d tools"))?;
+        equal(name, found.stdout.as_str(), if is_applied { "tools\n" } else { "" })?;
+        holds(name, &output, output.stderr.contains("everything is held back") != is_applied)?;
+    }
+    Ok(())
+}
+
+fn guarded_by_start(caller: &Caller) -> Check {
+    let config = caller.directory("config")?;
+    let made = "mkdir tools; echo a > tools/run; ln -s tools/run deploy.sh";
+    let path = project(caller, "project", made)?;
+    let directory = config.display().to_string();
+    let start = |names: &str, script: &str| -> Check {
+        let text = format!("schema = 1\n[guard]\nnames = {names}\n");
+        std::fs::write(config.join("cofferdam.toml"), text)?;
+        let options = ["--config", &directory, "--cow", &path];
+        equal("in the cell", caller.run(&options, &["bash", "-c", script])?.code, 0)
+    };
+    // Each start adds its names, and what a link of such a name leads to is held back too.
+    start(r#"["deploy.sh"]"#, "mkdir new; echo x > new/Deploy.SH; echo x > tools/run")?;
+    start(r#"["release"]"#, "echo x > new/release; echo x > fine")?;
+    start("[]", "echo x > new/fine")?;
+    equal("applied", review(caller, &[&path, "--apply"])?.code, 1)?;
+    let found = caller.bash_outside(&format!("cd {path} && ls fine new; cat tools/run"))?;
+    equal("on the host", found.stdout.as_str(), "fine\n\nnew:\nfine\na\n")
+}
+
 fn repositories(caller: &Caller) -> Check {
     let made = format!(
         "{REPOSITORY} && git clone -q --bare . bare && cp -r bare gone.git && mkdir deep && cp -r bare deep/inner && \
          git clone -q --separate-git-dir=store . sep && git -C bare worktree add -q ../linked && mkdir lib && \
-         echo source > lib/HEAD && git -C bare symbolic-ref HEAD refs/heads/other"
+         echo source > lib/HEAD && git -C bare symbolic-ref HEAD refs/heads/other && \
+         mkdir -p later half/objects half/refs && echo x > later/plain"
     );
     let path = project(caller, "project", &made)?;
-    let all = "bare gone.git deep/inner store";
+    let all = "bare gone.git deep/inner store later half";
     let before = tree_of(caller, &path, all)?;
     let script = "set -e
         echo evil > bare/description; git -C bare config core.fsmonitor evil; rm bare/HEAD bare/packed-refs
         rm -r gone.git deep; rm -r store/objects store/refs; echo x > store/new
         git init -q --bare made; mkdir -p lib/objects lib/refs; echo y > lib/plain; echo z > harmless
-        rm -rf bare/worktrees; rm -r linked";
+        rm -rf bare/worktrees; rm -r linked; git init -q --bare later
+        mkdir half/hooks; echo evil > half/hooks/post-update; echo x > half/config; echo ref > half/HEAD";
     equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
     let applied = review(caller, &[&path, "--apply"])?;
     equal("something is held back", applied.code, 1)?;
     equal("the repositories", tree_of(caller, &path, all)?, before)?;
     let list = held(applied.trimmed());
-    for unit in ["M bare/", "D gone.git/", "D deep/inner/", "M store/", "A made/"] {
+    for unit in
+        ["M bare/", "D gone.git/", "D deep/inner/", "M store/", "A made/", "M later/", "M half/"]
+    {
         let is_one = list.iter().filter(|line| line.starts_with(unit)).count() == 1;
         holds(unit, &list, is_one)?;
         let below = list.iter().any(|line| {
@@ -362,7 +490,7 @@ fn owners(caller: &Caller) -> Check {
     let refused = review(caller, &[&path, "--commits"])?;
     let is_named = refused.stderr.contains("a directory around the repository is another user's");
     holds("refused", &refused, refused.code == 1 && is_named)?;
-    let fetched = caller.bash_outside(&format!("find {path}/.git/refs -name cofferdam"))?;
+    let fetched = caller.bash_outside(&format!("find {path}/.git -path '*/.git/*cofferdam*'"))?;
     equal("nothing is fetched", fetched.stdout.as_str(), "")?;
     equal("as before", given("0")?.trimmed(), "given")?;
     equal("the bundle", caller.bash_outside(&format!("rm {path}/new.bundle && echo"))?.code, 0)?;

@@ -23,6 +23,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Python]),
     claim("a_full_filesystem_leaves_a_whole_state", full).only(For::Root),
     claim("odd_names_keep_nothing_else_back", odd_names).needs(&[Need::Python]),
+    claim("paths_that_fill_the_memory_are_not_listed", long_paths).needs(&[Need::Python]),
     claim("holes_of_a_file_are_not_written", sparse),
     claim("a_list_is_applied_as_it_was_seen_or_not", seen),
     claim("an_apply_in_parts_is_in_no_conflict_with_itself", parts),
@@ -402,6 +403,33 @@ os.remove('a'); os.chmod('closed/below', 0); os.chmod('closed', 0); os.chmod('.'
     equal("in the cell", (output.code, output.stderr.as_str()), (0, ""))?;
     equal("discarded", review(caller, &[&again, "--discard"])?.code, 0)?;
     equal("no layer is left", review(caller, &["--list"])?.stdout, String::new())
+}
+
+fn long_paths(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a")?;
+    let make = "
+import os
+here = os.open('.', os.O_RDONLY)
+for depth in range(11):
+    os.mkdir('n' * 250, dir_fd=here)
+    here = os.open('n' * 250, os.O_RDONLY, dir_fd=here)
+for number in range(26000):
+    os.symlink('x', str(number), dir_fd=here)
+open('plain', 'w').write('plain')
+";
+    let output = caller.run(&["--cow", &path], &["python3", "-c", make])?;
+    equal("in the cell", (output.code, output.stderr.as_str()), (0, ""))?;
+    let many = "the layer has too many changes to list";
+    for arguments in [&[path.as_str()][..], &[&path, "--diff"], &[&path, "--apply"]] {
+        says(&review(caller, arguments)?, 125, many)?;
+    }
+    says(&review(caller, &[&path, "--apply", "plain", "--if", "0"])?, 125, many)?;
+    says(&review(caller, &[&path, "--apply", "nnn"])?, 125, "no change at `nnn`")?;
+    let applied = review(caller, &[&path, "--apply", "plain"])?;
+    says(&applied, 1, "other changes of the layer are not listed")?;
+    equal("a file", std::fs::read_to_string(format!("{path}/plain"))?, "plain")?;
+    says(&review(caller, &[&path])?, 125, many)?;
+    says(&review(caller, &[&path, "--discard"])?, 0, "discarded the layer")
 }
 
 fn sparse(caller: &Caller) -> Check {

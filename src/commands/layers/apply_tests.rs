@@ -66,9 +66,13 @@ impl Fixture {
     }
 
     fn changes(&self) -> Tested<Vec<Change>> {
+        self.changes_at(&[])
+    }
+
+    fn changes_at(&self, only: &[&[u8]]) -> Tested<Vec<Change>> {
         let applied = AppliedFiles::read(&self.layer)?;
         let judge = Judge::default();
-        Ok(changes::list(&self.upper, &self.host, self.since, &judge, &applied)?)
+        Ok(changes::list(&self.upper, &self.host, self.since, &judge, &applied, only)?)
     }
 
     /// Returns each path of the host with its kind and contents.
@@ -613,6 +617,28 @@ fn a_repository_by_its_content_is_one_unit() -> Tested<()> {
     ];
     assert_eq!(held, expected);
     assert!(changes.iter().any(|change| change.path == b"lib/plain" && change.is_applicable()));
+    Ok(())
+}
+
+#[test]
+fn a_list_of_some_paths_is_a_part_of_the_whole_list() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let whole = fixture.changes()?;
+    let paths = |changes: &[Change]| -> Vec<String> {
+        changes.iter().map(|change| String::from_utf8_lossy(&change.path).into_owned()).collect()
+    };
+    for (only, expected) in [
+        (&["new/deep"][..], &["new", "new/deep", "new/deep/file"][..]),
+        (&["old", "changed"], &["changed", "old/a", "old/deep/b", "old/deep", "old"]),
+        (&["old/deep/b"], &["old/deep/b", "old/deep", "old"]),
+        (&["ne", "new/deep/fil", "missing"], &["new", "new/deep"]),
+    ] {
+        let only: Vec<&[u8]> = only.iter().map(|path| path.as_bytes()).collect();
+        let listed = fixture.changes_at(&only)?;
+        assert_eq!(paths(&listed), expected);
+        assert!(listed.iter().all(|change| whole.contains(change)));
+    }
+    assert_eq!(fixture.changes_at(&[b""])?, whole);
     Ok(())
 }
 

@@ -33,20 +33,26 @@ const MAX_DEPTH: u16 = 128;
 /// Longest path of a directory that is looked at: in a longer one the guarded names are not found
 /// before a start.
 const MAX_PATH_BYTES: usize = 3_000;
+/// Maximum number of bytes of all paths and texts of links, which are in memory several times.
+pub(crate) const MAX_BYTES: usize = 64 << 20;
 /// Set on a file of the layer that began as one of the host; empty in an unprivileged overlay.
 const ORIGIN: &CStr = c"user.overlay.origin";
-/// Lists the changes in the order of their paths, removals before what takes their place.
+
+/// Lists the changes in the order of their paths, removals before what takes their place. With
+/// `only`, the changes at these paths, and those of the directories on the way to them.
 ///
 /// # Errors
-/// EFBIG: there are too many. Otherwise the errno of a directory that cannot be read.
+/// EFBIG: there are more than [`MAX_CHANGES`], or their paths are longer than [`MAX_BYTES`]. Otherwise the errno of a directory that cannot be read.
 pub(crate) fn list(
     upper: &OwnedFd,
     host: &OwnedFd,
     since: Stamp,
     judge: &Judge,
     applied: &AppliedFiles,
+    only: &[&[u8]],
 ) -> Result<Vec<Change>, Errno> {
-    let mut walk = Walk { judge, since, applied, changes: Vec::new(), path: Vec::new() };
+    let mut walk =
+        Walk { judge, since, applied, only, changes: Vec::new(), bytes: 0, path: Vec::new() };
     let held = match is_repository(host)? || becomes_repository(upper, host)? {
         true => Some(Held::Repository),
         false => judge.all(),
@@ -117,7 +123,11 @@ struct Walk<'a> {
     judge: &'a Judge,
     since: Stamp,
     applied: &'a AppliedFiles,
+    /// Paths to which the list is limited; all if there is no such path.
+    only: &'a [&'a [u8]],
     changes: Vec<Change>,
+    /// Number of bytes of paths and of texts of links in the changes.
+    bytes: usize,
     path: Vec<u8>,
 }
 
@@ -156,7 +166,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Calls a function with the path extended by a name.
+    /// Calls a function with the path extended by a name, if the list includes that.
     fn below(
         &mut self,
         name: &[u8],
@@ -167,9 +177,20 @@ impl Walk<'_> {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(name);
-        let done = look(self);
+        let done = if self.is_wanted() { look(self) } else { Ok(()) };
         self.path.truncate(length);
         done
+    }
+
+    /// Returns true if the list includes the present path, or one below it.
+    fn is_wanted(&self) -> bool {
+        let is_near = |only: &&[u8]| {
+            only.is_empty()
+                || self.path == *only
+                || is_below(&self.path, only)
+                || is_below(only, &self.path)
+        };
+        self.only.is_empty() || self.only.iter().any(is_near)
     }
 
     fn entry(
@@ -429,7 +450,9 @@ impl Walk<'_> {
     }
 
     fn push(&mut self, change: Change) -> Result<(), Errno> {
-        if self.changes.len() >= MAX_CHANGES {
+        let target = change.target.as_ref().map_or(0, Vec::len);
+        self.bytes = self.bytes.saturating_add(change.path.len()).saturating_add(target);
+        if self.changes.len() >= MAX_CHANGES || self.bytes > MAX_BYTES {
             return Err(Errno::EFBIG);
         }
         self.changes.push(change);
@@ -548,6 +571,26 @@ fn is_same(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bytes_of_all_paths_are_bounded() {
+        let (judge, applied) = (Judge::default(), AppliedFiles::default());
+        let mut walk = Walk {
+            judge: &judge,
+            since: Stamp(0, 0),
+            applied: &applied,
+            only: &[],
+            changes: Vec::new(),
+            bytes: 0,
+            path: vec![b'n'; 1 << 20],
+        };
+        let mut change = walk.change(Act::Add, Kind::Link, None, Place::default());
+        change.target = Some(vec![b't'; 1 << 20]);
+        for _ in 0..32 {
+            assert_eq!(walk.push(change.clone()), Ok(()));
+        }
+        assert_eq!(walk.push(change), Err(Errno::EFBIG));
+    }
 
     #[test]
     fn spellings_of_one_name_are_found_where_the_filesystem_folds_them() {

@@ -471,7 +471,7 @@ mod tests {
         let Stamp(seconds, fraction) = Stamp::now()?;
         let since = Stamp(seconds + 60, fraction);
         let applied = AppliedFiles::default();
-        let changes = changes::list(&open("upper")?, &open("host")?, since, &judge, &applied)?;
+        let changes = changes::list(&open("upper")?, &open("host")?, since, &judge, &applied, &[])?;
         let name = |change: &Change| String::from_utf8_lossy(&change.path).into_owned();
         let held = changes.iter().filter_map(|change| Some((name(change), change.held?)));
         Ok(held.collect())
@@ -588,7 +588,7 @@ mod tests {
             let applied: AppliedFiles = serde_json::from_str(applied)?;
             let judge = Judge::default();
             let since = Stamp(i64::MAX, 0);
-            let changes = changes::list(&open("upper")?, &host, since, &judge, &applied)?;
+            let changes = changes::list(&open("upper")?, &host, since, &judge, &applied, &[])?;
             let held: Vec<_> = changes.iter().map(|change| change.held).collect();
             assert_eq!(held, [expected, None]);
         }

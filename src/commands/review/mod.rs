@@ -125,26 +125,49 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
             eprintln!("cofferdam: finished an interrupted apply of {done} changes");
         }
     }
-    let listed = listed(&layer, &judge)?;
     let Some(paths) = &typed.apply else {
+        let listed = listed(&layer, &judge, &[]).map_err(not_listed)?;
         match typed.diff {
             true => diff::print(&layer, &host, &listed, &output)?,
             false => output.list(&layer, &listed)?,
         }
         return Ok(if listed.is_empty() { 0 } else { LEFT });
     };
-    if let Some(seen) = &typed.only_if {
-        let now = digest::of(&listed);
-        if *seen != now {
+    apply_at(layer, &judge, paths, typed.only_if.as_deref(), &output)
+}
+
+/// Applies the changes at these paths, and removes the layer if no changes are left.
+fn apply_at(
+    layer: Layer,
+    judge: &Judge,
+    paths: &[OsString],
+    only_if: Option<&str>,
+    output: &print::Output,
+) -> Result<u8, CliError> {
+    let paths: Vec<&[u8]> = paths.iter().map(|path| trimmed(path)).collect();
+    // Paths to which the list is limited, if all of it is too long.
+    let mut only: &[&[u8]] = &[];
+    let mut list = listed(&layer, judge, only);
+    if list == Err(Errno::EFBIG) && only_if.is_none() && !paths.is_empty() {
+        only = &paths;
+        list = listed(&layer, judge, only);
+    }
+    let list = list.map_err(not_listed)?;
+    if let Some(seen) = only_if {
+        let now = digest::of(&list);
+        if seen != now {
             return Err(CliError::new("review: nothing was applied: the list has changed")
                 .with_hint(format!("look at it again; its digest is {now} now")));
         }
     }
-    let chosen = chosen(&listed, paths)?;
+    let chosen = chosen(&list, &paths)?;
     let finished = apply(&layer, &chosen).map_err(not_applied)?;
-    let left = self::listed(&layer, &judge)?;
+    let left = listed(&layer, judge, only).map_err(not_listed)?;
     output.applied(&layer, &finished, &left)?;
-    if !left.is_empty() {
+    if !only.is_empty() {
+        eprintln!("cofferdam: other changes of the layer are not listed: there are too many");
+    }
+    if !left.is_empty() || !only.is_empty() {
         return Ok(LEFT);
     }
     layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
@@ -251,11 +274,11 @@ fn judge(layer: &Layer, host: &OwnedFd, also: &BTreeSet<String>) -> Result<Judge
     Ok(Judge::new(&layer.base.path(), &guarded, also))
 }
 
-fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {
+fn listed(layer: &Layer, judge: &Judge, only: &[&[u8]]) -> Result<Vec<Change>, Errno> {
     let attempt = || {
         let upper = layer.upper()?;
         let applied = AppliedFiles::read(&layer.directory)?;
-        changes::list(&upper, &layer.host()?, layer.base.since, judge, &applied)
+        changes::list(&upper, &layer.host()?, layer.base.since, judge, &applied, only)
     };
     let mut result = attempt();
     for _ in 1..MAX_ATTEMPTS {
@@ -265,23 +288,27 @@ fn listed(layer: &Layer, judge: &Judge) -> Result<Vec<Change>, CliError> {
         }
         result = attempt();
     }
-    result.map_err(|errno| match errno == Errno::EFBIG {
-        true => CliError::new(format!(
-            "review: the layer has too many changes to list: more than {}",
-            changes::MAX_CHANGES
-        ))
-        .with_hint("cofferdam review --discard removes it"),
-        false => failed("the layer cannot be listed", errno),
-    })
+    result
+}
+
+fn not_listed(errno: Errno) -> CliError {
+    if errno != Errno::EFBIG {
+        return failed("the layer cannot be listed", errno);
+    }
+    CliError::new(format!(
+        "review: the layer has too many changes to list: more than {}, or {} MiB of paths",
+        changes::MAX_CHANGES,
+        changes::MAX_BYTES >> 20
+    ))
+    .with_hint("name paths with --apply to write only these; --discard removes the layer")
 }
 
 /// Chooses the changes at these paths, with the directories that they need; all without a path.
 ///
 /// # Errors
 /// A path without a change.
-fn chosen<'c>(changes: &'c [Change], paths: &[OsString]) -> Result<Vec<&'c Change>, CliError> {
-    let paths: Vec<&[u8]> = paths.iter().map(|path| trimmed(path)).collect();
-    for path in &paths {
+fn chosen<'c>(changes: &'c [Change], paths: &[&[u8]]) -> Result<Vec<&'c Change>, CliError> {
+    for path in paths {
         if !changes.iter().any(|change| is_at_or_below(&change.path, path)) {
             let path = print::quoted(path);
             return Err(CliError::new(format!("review: no change at `{path}`"))
