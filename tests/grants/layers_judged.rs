@@ -110,7 +110,7 @@ fn long_links(caller: &Caller) -> Check {
     holds("the time", start.elapsed(), start.elapsed() < soon(60))?;
     let list = held(applied.trimmed());
     let is_long = |line: &&&str| line.contains("following the link takes too long");
-    // Those of the bomb, and the two that lead through it or out of the directory.
+    // The links of the bomb, and the two that lead through it or out of the directory.
     equal("the long ones", list.iter().filter(is_long).count(), 151)?;
     equal("all", list.len(), 152)?;
     let found =

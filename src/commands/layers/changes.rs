@@ -574,7 +574,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_all_paths_are_bounded() {
-        let (judge, applied) = (Judge::default(), AppliedFiles::default());
+        let judge = Judge::default();
+        let applied = AppliedFiles::default();
         let mut walk = Walk {
             judge: &judge,
             since: Stamp(0, 0),

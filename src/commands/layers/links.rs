@@ -29,7 +29,7 @@ const MAX_LINKS: usize = 40;
 const MAX_LINK_WORK: usize = 1 << 20;
 const MAX_WORK: usize = 256 << 20;
 
-/// Judges the links among the changes, and the changes that lie on the way of the host's links. Those
+/// Judges the links among the changes, and the changes that lie on the way of the host's links. Links
 /// that were `applied` since the directory was looked at are links of the host too.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ struct Ways<'a> {
     held: BTreeSet<usize>,
 }
 
-/// What was found on the way of a link.
+/// Result of following a link.
 #[derive(Debug, Default)]
 struct Found {
     ends: Vec<End>,

@@ -417,7 +417,7 @@ impl Layer {
     /// the rights of its owner again.
     pub(crate) fn upper(&self) -> Result<OwnedFd, Errno> {
         let opened = openat(&self.directory, UPPER, DIRECTORY, Mode::empty());
-        // Its names may be listed, and not be looked up.
+        // A cell may have left it readable but not searchable.
         match opened.and_then(|upper| look(&upper, c".").map(|_| upper)) {
             Err(Errno::EACCES) => {
                 open_with_access(&self.directory, &c_path(UPPER.as_ref())?)?;

@@ -99,7 +99,7 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         return discard(layer);
     }
     let mut also = settings::load_one(config)?.loaded.config.guard_names.value;
-    // Also those of the starts, whose configuration may have been another one.
+    // The starts may have had another configuration: their names count too.
     also.extend(layer.base.guard_names.iter().cloned());
     if typed.commits {
         let rows = rows(&layer, config)?;
