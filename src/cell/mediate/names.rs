@@ -59,6 +59,8 @@ pub const HOOKS: &str = "hooks";
 /// Prefix of the temporary names that init makes; no cell may make one. Git ignores references that
 /// begin with a dot. The clerk, a program of the cell, uses the prefix `.cofferdam-`.
 pub(crate) const INIT_PREFIX: &str = ".cofferdam.";
+/// Start of the name of a directory in which an apply of a layer prepares files of the host.
+pub const STAGING_PREFIX: &str = ".cofferdam-apply-";
 /// The user's directory of workspace caches: no link in a guarded grant may have it in its text.
 /// Any name may be made in a cache, and a program of the host that followed such a link would obey
 /// it.
@@ -223,8 +225,17 @@ pub fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
     may_be(name, HOOKS) && HOLDERS.iter().any(|word| may_be(holder, word))
 }
 
-/// Returns true if a part of a path is obeyed in any directory, or is a hooks directory of an
-/// agent.
+fn begins_with(name: &[u8], prefix: &str) -> bool {
+    folded(name).take(prefix.len()).eq(prefix.bytes())
+}
+
+/// Returns true for the name of a directory of [`STAGING_PREFIX`].
+fn is_staging(name: &[u8]) -> bool {
+    begins_with(name, STAGING_PREFIX) || may_be_short(name, STAGING_PREFIX.as_bytes())
+}
+
+/// Returns true if a part of a path is obeyed in any directory, is a hooks directory of an agent, or
+/// one in which an apply prepares files.
 #[must_use]
 pub fn has_obeyed(path: &[u8]) -> bool {
     has_obeyed_below(b"", path)
@@ -235,7 +246,7 @@ pub fn has_obeyed(path: &[u8]) -> bool {
 pub fn has_obeyed_below(directory: &[u8], path: &[u8]) -> bool {
     let mut parent = directory;
     parts(path).any(|part| {
-        let is_guarded = is_obeyed(part) || is_hooks(parent, part);
+        let is_guarded = is_obeyed(part) || is_hooks(parent, part) || is_staging(part);
         parent = part;
         is_guarded
     })
@@ -317,8 +328,8 @@ impl NameClass {
         }
         let letters = Letters::fold(name);
         let is = |word: &str| letters.may_be(word) || may_be_short(name, word.as_bytes());
-        let is_init_name = || folded(name).take(INIT_PREFIX.len()).eq(INIT_PREFIX.bytes());
-        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) || is_init_name() {
+        let is_own = || begins_with(name, INIT_PREFIX) || is_staging(name);
+        if is(GIT) || OBEYED.iter().any(|(word, _)| is(word)) || is_own() {
             Self::Obeyed
         } else if is(HEAD) {
             Self::Head { exact: name == HEAD.as_bytes() }

@@ -38,6 +38,8 @@ fn hooks_of_agents_are_guarded_in_their_directories_and_nowhere_else() {
         ("/workspace/src/hooks", false),
         ("/workspace/.github", false),
         ("/workspace/.kilocode/mcp.json", true),
+        ("/workspace/a/.cofferdam-apply-0/1", true),
+        ("/workspace/a/.cofferdam-0/1", false),
     ] {
         assert_eq!(has_obeyed(path.as_bytes()), is_guarded, "{path}");
     }
@@ -55,7 +57,9 @@ fn a_name_of_any_length_is_folded_completely() {
     ] {
         assert_eq!(NameClass::classify(name.as_bytes()), kind, "{name}");
     }
-    for name in [".cofferdam.1-2", ".CofferDam.x"] {
+    for name in
+        [".cofferdam.1-2", ".CofferDam.x", ".cofferdam-apply-0", ".Cofferdam-Apply-", "COFFER~1"]
+    {
         assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Obeyed, "{name}");
     }
     assert_eq!(NameClass::classify(b".cofferdam"), NameClass::Plain);
