@@ -9,7 +9,7 @@ use nix::sys::stat::{SFlag, mknod};
 
 use super::super::changes;
 use super::super::files::Stamp;
-use super::super::journal::{AppliedFiles, finish, is_unfinished, record, take};
+use super::super::journal::{AppliedFiles, finish, is_unfinished, record};
 use super::super::judge::Judge;
 use super::*;
 
@@ -133,6 +133,11 @@ impl Fixture {
         assert_eq!(left, []);
         Ok((staging.directory, steps))
     }
+}
+
+fn take(host: &OwnedFd, staging: &OwnedFd, number: usize, step: &Step) -> Result<(), Left> {
+    let owner = Owner::of(&fstat(host)?);
+    journal::take(host, staging, owner, number, step).map(drop)
 }
 
 fn stopped(why: Stopped) -> std::io::Error {
@@ -708,5 +713,166 @@ fn a_file_of_the_host_stays_if_its_replacement_cannot_be_staged() -> Tested<()> 
     rest.insert("host/kind".to_owned(), "directory".to_owned());
     rest.insert("host/kind/below".to_owned(), "0 kept\n".to_owned());
     assert_eq!(fixture.tree()?, rest);
+    Ok(())
+}
+
+#[test]
+fn a_directory_of_the_layer_that_its_owner_cannot_write_to_does_not_stop_an_apply() -> Tested<()> {
+    let closed_to = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    for (mode, is_held) in [(0o500, false), (0o500, true), (0o100, false), (0o000, true)] {
+        let mut fixture = Fixture::new()?;
+        let mut changes = fixture.changes()?;
+        // A file that an apply does not take, so that its directory stays in the layer.
+        changes.retain(|change| !is_held || change.path != b"new/deep/file");
+        fixture.recorded_of(&changes)?;
+        sys::xattr::set(open(&fixture.path("upper/new/deep"))?, super::super::files::OPAQUE, b"y")?;
+        closed_to(&fixture.path("upper/new/deep"), mode)?;
+        closed_to(&fixture.path("upper/new"), mode)?;
+        let finished = as_user(&mut fixture, Fixture::finish)?.map_err(stopped)?;
+        assert_eq!(finished.left, [], "{mode:o}");
+        assert!(!is_unfinished(&fixture.layer)?);
+        if mode == 0o500 && !is_held {
+            assert_eq!(fs::read_dir(fixture.path("upper"))?.count(), 0);
+        }
+    }
+    Ok(())
+}
+
+/// Gives the files of a fixture to a user, and calls a function with that user's rights to files.
+fn as_user<T>(fixture: &mut Fixture, act: impl FnOnce(&Fixture) -> T) -> Tested<T> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(act(fixture));
+    }
+    let (uid, gid) = (4711, 4711);
+    let mut all = vec![fixture.held.path().to_owned()];
+    while let Some(path) = all.pop() {
+        std::os::unix::fs::lchown(&path, Some(uid), Some(gid))?;
+        if path.symlink_metadata()?.is_dir() {
+            for entry in fs::read_dir(&path)? {
+                all.push(entry?.path());
+            }
+        }
+    }
+    fixture.owner = Owner::of(&fstat(&fixture.host)?);
+    nix::unistd::setfsgid(nix::unistd::Gid::from_raw(gid));
+    nix::unistd::setfsuid(nix::unistd::Uid::from_raw(uid));
+    let done = act(fixture);
+    nix::unistd::setfsuid(nix::unistd::Uid::from_raw(0));
+    nix::unistd::setfsgid(nix::unistd::Gid::from_raw(0));
+    Ok(done)
+}
+
+#[test]
+fn what_is_put_in_a_staged_directory_does_not_reach_the_host() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let (_, steps) = fixture.recorded()?;
+    let number = steps.iter().position(|step| step.path() == b"new").unwrap_or_default();
+    let staged = fixture.path("host").join(fixture.staging_name()).join(number.to_string());
+    fs::create_dir(staged.join("hooks"))?;
+    fs::write(staged.join("hooks/evil.json"), "evil\n")?;
+    fs::set_permissions(&staged, PermissionsExt::from_mode(0o6755))?;
+    assert_eq!(fixture.finish().map(|finished| finished.left), Ok(Vec::new()));
+    assert_eq!(fixture.tree()?, expected());
+    let made = fixture.path("host/new").metadata()?.permissions().mode();
+    assert_eq!(made & 0o7777, 0o755);
+    Ok(())
+}
+
+#[test]
+fn another_directory_in_place_of_a_staged_one_is_not_taken_for_it() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let (_, steps) = fixture.recorded()?;
+    let number = steps.iter().position(|step| step.path() == b"new").unwrap_or_default();
+    let staged = fixture.path("host").join(fixture.staging_name()).join(number.to_string());
+    fs::rename(&staged, fixture.path("aside"))?;
+    symlink(fixture.path("aside"), &staged)?;
+    let finished = fixture.finish().map_err(stopped)?;
+    assert!(finished.left.contains(&(b"new".to_vec(), Left::Changed)));
+    assert!(!fixture.path("host/new").exists());
+    assert_eq!(fs::read_to_string(fixture.path("upper/new/deep/file"))?, "new\n");
+    Ok(())
+}
+
+#[test]
+fn a_staged_file_that_is_lost_or_changed_is_not_taken_for_applied() -> Tested<()> {
+    for (path, change) in [("script", None), ("changed", None), ("script", Some("another text\n"))]
+    {
+        let fixture = Fixture::new()?;
+        let before = fs::read_to_string(fixture.path("host").join(path)).ok();
+        let layers = fs::read_to_string(fixture.path("upper").join(path))?;
+        let (_, steps) = fixture.recorded()?;
+        let number = steps.iter().position(|step| step.path() == path.as_bytes());
+        let number = number.unwrap_or_default().to_string();
+        let staged = fixture.path("host").join(fixture.staging_name()).join(number);
+        match change {
+            None => fs::remove_file(&staged)?,
+            Some(text) => fs::write(&staged, text)?,
+        }
+        let finished = fixture.finish().map_err(stopped)?;
+        assert_eq!(finished.left, [(path.as_bytes().to_vec(), Left::Changed)], "{path}");
+        assert_eq!(fs::read_to_string(fixture.path("host").join(path)).ok(), before, "{path}");
+        assert_eq!(fs::read_to_string(fixture.path("upper").join(path))?, layers, "{path}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_save_during_a_step_is_kept() -> Tested<()> {
+    for (path, is_free) in [("changed", true), ("changed", false), ("removed", true)] {
+        let fixture = Fixture::new()?;
+        let (_, steps) = fixture.recorded()?;
+        let number = steps.iter().position(|step| step.path() == path.as_bytes());
+        let number = number.unwrap_or_default().to_string();
+        let own = fixture.path("host").join(fixture.staging_name()).join(number);
+        // As after the exchange back: the second save is in the staging directory, the first one in
+        // its place.
+        fs::write(fixture.path("second"), "second\n")?;
+        fs::rename(fixture.path("second"), &own)?;
+        fs::write(fixture.path("host").join(path), "the first save\n")?;
+        if !is_free {
+            fs::write(fixture.path("host/changed.cofferdam-kept"), "the host's\n")?;
+        }
+        let finished = fixture.finish().map_err(stopped)?;
+        assert_eq!(finished.left, [(path.as_bytes().to_vec(), Left::Changed)]);
+        let end = if is_free { "" } else { "-2" };
+        let kept = fixture.path("host").join(format!("{path}.cofferdam-kept{end}"));
+        assert_eq!(fs::read_to_string(fixture.path("host").join(path))?, "the first save\n");
+        assert_eq!(fs::read_to_string(kept)?, "second\n");
+        assert!(!own.exists() && !is_unfinished(&fixture.layer)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_directory_among_the_staged_files_is_neither_removed_nor_moved() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    let (_, steps) = fixture.recorded()?;
+    let number = steps.iter().position(|step| step.path() == b"script").unwrap_or_default();
+    let own = fixture.path("host").join(fixture.staging_name()).join(number.to_string());
+    fs::remove_file(&own)?;
+    fs::create_dir(&own)?;
+    fs::write(own.join("file"), "the host's\n")?;
+    fixture.finish().map_err(stopped)?;
+    assert_eq!(fs::read_to_string(own.join("file"))?, "the host's\n");
+    assert!(!fixture.path("host/script").exists() && !is_unfinished(&fixture.layer)?);
+    Ok(())
+}
+
+#[test]
+fn an_apply_that_is_given_up_leaves_no_staging_directory() -> Tested<()> {
+    for (has_journal, is_changed) in [(false, false), (true, false), (true, true)] {
+        let fixture = Fixture::new()?;
+        let (_, steps) = if has_journal { fixture.recorded()? } else { fixture.staged()? };
+        let number = steps.iter().position(|step| step.path() == b"removed").unwrap_or_default();
+        let staging = fixture.path("host").join(fixture.staging_name());
+        if is_changed {
+            fs::rename(fixture.path("host/removed"), staging.join(number.to_string()))?;
+            fs::write(staging.join(number.to_string()), "saved meanwhile\n")?;
+        }
+        journal::give_up(&fixture.layer, &fixture.host, fixture.owner).map_err(stopped)?;
+        assert!(!staging.exists());
+        let kept = fs::read_to_string(fixture.path("host/removed.cofferdam-kept")).ok();
+        assert_eq!(kept.as_deref(), is_changed.then_some("saved meanwhile\n"));
+    }
     Ok(())
 }

@@ -28,8 +28,10 @@ use super::files::{
     look, open_directory, read_file, remove_file, split, write_file,
 };
 use super::owner::Owner;
-use super::rights;
-use cell::removal::remove_all;
+use super::rights::{self, Rights};
+use crate::commands::format::plain;
+use cell::mediate::names::STAGING_PREFIX;
+use cell::removal::{open_with_access, remove_all};
 use sys::{identity, xattr};
 
 /// Names in the directory of a layer: the journal, the record of a staging directory, and the files
@@ -45,7 +47,12 @@ const MAX_BYTES_READ: u64 = 256 << 20;
 /// Longest record of a staging directory.
 const MAX_RECORD_BYTES: u64 = 4096;
 /// Start of the name of a staging directory.
-const STAGING: &str = ".cofferdam-apply-";
+const STAGING: &str = STAGING_PREFIX;
+/// In place of the inode number of a directory that a step makes, which no file has.
+const MADE: u64 = 0;
+/// End of the name under which a file of the host is kept, and maximum number of such names of a file.
+const KEPT: &str = ".cofferdam-kept";
+const MAX_KEPT: u8 = 100;
 
 /// What a step does to a name of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,8 +108,8 @@ impl Step {
         let inode = self.staged.map(|staged| staged.inode);
         match (self.act, inode) {
             (Act::Put, Some(inode)) => drop(names.insert(name.to_vec(), inode)),
-            (Act::MakeDirectory, Some(inode)) => {
-                names.entry(name.to_vec()).or_insert(inode);
+            (Act::MakeDirectory, Some(_)) => {
+                names.entry(name.to_vec()).or_insert(MADE);
             }
             (Act::RemoveFile | Act::RemoveDirectory, _) => drop(names.remove(name)),
             (Act::Put | Act::MakeDirectory, None) => {}
@@ -246,10 +253,7 @@ pub(crate) fn make_staging(
             return Err(Errno::ESTALE);
         }
         // Files that are made in it would have the lists of the directory.
-        for list in [rights::DEFAULT, rights::ACCESS] {
-            xattr::remove(&made, list)?;
-        }
-        fchmod(&made, Mode::S_IRWXU)?;
+        rights::take_lists(&made)?;
         if is_empty(&made)? { Ok(made) } else { Err(Errno::ESTALE) }
     })?;
     record.top = Some((before, Seen::from(&fstat(host)?)));
@@ -354,6 +358,14 @@ fn names_in(directory: &OwnedFd, staging: Option<u64>) -> Result<Names, Errno> {
     Ok(names)
 }
 
+/// Returns the text of the path of a name in a directory, of which `directory` is the text.
+fn joined(directory: &str, name: &[u8]) -> String {
+    match directory.is_empty() {
+        true => encoded(name),
+        false => format!("{directory}/{}", encoded(name)),
+    }
+}
+
 fn digest(names: &Names) -> String {
     let mut digest = Sha256::new();
     for (name, inode) in names {
@@ -379,6 +391,8 @@ pub(crate) fn finish(
     let record: Option<StagingRecord> = read(layer, STAGED, MAX_RECORD_BYTES)?;
     let mut finished = Finished::default();
     let mut quiet_now = BTreeMap::new();
+    let mut made = BTreeMap::new();
+    let mut is_all_kept = true;
     if let Some(Journal { device, mut steps, quiet, .. }) = journal {
         let now = fstat(host)?.st_dev;
         steps.iter_mut().for_each(|step| step.renumber(device, now));
@@ -391,11 +405,15 @@ pub(crate) fn finish(
         let staging = open_staging(host, owner, known)?.ok_or_else(|| lost(Some(known)))?;
         let mut done = Vec::new();
         for (number, step) in steps.iter().enumerate() {
-            match owner.during(|| take(host, &staging, number, step)) {
-                Ok(()) => done.push(step),
+            match owner.during(|| take(host, &staging, owner, number, step)) {
+                Ok(inode) => {
+                    done.push(step);
+                    made.extend(inode.map(|inode| (step.path.clone(), inode)));
+                }
                 Err(left) => finished.left.push((step.path(), left)),
             }
         }
+        is_all_kept = owner.during(|| keep_changed(host, &staging, &steps, &known.name))?;
         syncfs(host)?;
         finished.done = done.len();
         note_applied(layer, host, &done)?;
@@ -406,22 +424,23 @@ pub(crate) fn finish(
         remove_file(layer, JOURNAL)?;
         fsync(layer)?;
     }
-    if let Some(record) = &record {
+    if let Some(record) = record.as_ref().filter(|_| is_all_kept) {
         remove_staging(host, owner, record)?;
     }
     // Last, as a directory of the host has another time without the staging directory.
-    note_quiet(layer, host, quiet_now)?;
+    note_quiet(layer, host, quiet_now, &made)?;
     remove_file(layer, STAGED)?;
     Ok(finished)
 }
 
-/// Takes one step, unless it was taken before.
+/// Takes one step, unless it was taken before. Returns the inode number of a directory that it made.
 pub(super) fn take(
     host: &OwnedFd,
     staging: &OwnedFd,
+    owner: Owner,
     number: usize,
     step: &Step,
-) -> Result<(), Left> {
+) -> Result<Option<u64>, Left> {
     let path = step.path();
     let (directory, name) = split(&path);
     let own = c_name(number.to_string().as_bytes()).map_err(Left::Errno)?;
@@ -434,7 +453,7 @@ pub(super) fn take(
             let moved = look(staging, &own).map_err(Left::Errno)?;
             let is_other =
                 moved.zip(step.before).is_some_and(|(moved, old)| !moved.is_unchanged(&old));
-            return if is_other { Err(Left::Changed) } else { Ok(()) };
+            return if is_other { Err(Left::Changed) } else { Ok(None) };
         }
         Err(errno) if is_replaced(&errno) => return Err(Left::Changed),
         Err(errno) => return Err(Left::Errno(errno)),
@@ -442,10 +461,10 @@ pub(super) fn take(
     let name = c_name(name).map_err(Left::Errno)?;
     let place = Place { parent: &parent, name: &name, staging, own: &own };
     match (step.act, step.before, step.staged) {
-        (Act::MakeDirectory, _, Some(_)) => place.make_directory(),
-        (Act::Put, before, Some(staged)) => place.put(before, staged),
-        (Act::RemoveFile, Some(before), _) => place.remove_file(before),
-        (Act::RemoveDirectory, Some(before), _) => place.remove_directory(before),
+        (Act::MakeDirectory, _, Some(staged)) => place.make_directory(staged, owner),
+        (Act::Put, before, Some(staged)) => place.put(before, staged).map(|()| None),
+        (Act::RemoveFile, Some(before), _) => place.remove_file(before).map(|()| None),
+        (Act::RemoveDirectory, Some(before), _) => place.remove_directory(before).map(|()| None),
         (Act::MakeDirectory | Act::Put, _, None)
         | (Act::RemoveFile | Act::RemoveDirectory, None, _) => Err(Left::Errno(Errno::EINVAL)),
     }
@@ -476,22 +495,44 @@ impl Place<'_> {
         })
     }
 
-    fn make_directory(&self) -> Result<(), Left> {
+    /// Makes a directory at its place, with the rights of the staged one. That one is never moved: a
+    /// cell to which the directory is granted could have put a guarded name in it.
+    fn make_directory(&self, staged: Seen, owner: Owner) -> Result<Option<u64>, Left> {
         match self.there()? {
-            Some(there) if there.is(libc::S_IFDIR) => Ok(()),
-            Some(_) => Err(Left::Changed),
-            None => self.to_host(RenameFlags::RENAME_NOREPLACE),
+            Some(there) if there.is(libc::S_IFDIR) => return Ok(None),
+            Some(_) => return Err(Left::Changed),
+            None => {}
         }
+        let is_replaced = |errno: Errno| match errno {
+            Errno::EEXIST | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => Left::Changed,
+            errno => Left::Errno(errno),
+        };
+        let model =
+            openat(self.staging, self.own, DIRECTORY, Mode::empty()).map_err(is_replaced)?;
+        if !Seen::from(&fstat(&model)?).is_same_file(&staged) {
+            return Err(Left::Changed);
+        }
+        let rights = Rights::of_directory(&model)?;
+        mkdirat(self.parent, self.name, Mode::S_IRWXU).map_err(is_replaced)?;
+        let made = openat(self.parent, self.name, DIRECTORY, Mode::empty()).map_err(is_replaced)?;
+        let status = fstat(&made)?;
+        // Another one may have taken the name.
+        if status.st_uid != owner.maker() || !is_empty(&made)? {
+            return Err(Left::Changed);
+        }
+        rights::take_lists(&made)?;
+        rights.give(&made, rights::Kind::Directory)?;
+        Ok(Some(status.st_ino))
     }
 
     fn put(&self, before: Option<Seen>, staged: Seen) -> Result<(), Left> {
-        let is_staged = |seen: Option<Seen>| seen.is_some_and(|seen| seen.is_same_file(&staged));
-        if !is_staged(self.staged()?) {
-            // Taken before an interruption, up to the check of what came out.
-            return match before {
-                Some(before) if is_staged(self.there()?) => self.check_exchanged(before),
-                // What the host has made of it since is the host's.
-                Some(_) | None => Ok(()),
+        if !self.staged()?.is_some_and(|seen| seen.is_unchanged(&staged)) {
+            // Taken before an interruption, up to the check of what came out. Otherwise the host has
+            // replaced it since, or the staged file is lost: then the layer's file stays.
+            return match (self.there()?.is_some_and(|seen| seen.is_same_file(&staged)), before) {
+                (true, Some(before)) => self.check_exchanged(before),
+                (true, None) => Ok(()),
+                (false, _) => Err(Left::Changed),
             };
         }
         match before {
@@ -569,39 +610,122 @@ fn remove_staging(host: &OwnedFd, owner: Owner, record: &StagingRecord) -> Resul
     })
 }
 
+/// Keeps each file of the host that came into the staging directory and is not the one that was
+/// judged, such as the second of two saves during a step: it gets a free name next to its place.
+/// Returns true if nothing is left in the staging directory that must be kept.
+fn keep_changed(
+    host: &OwnedFd,
+    staging: &OwnedFd,
+    steps: &[Step],
+    staging_name: &str,
+) -> Result<bool, Errno> {
+    let mut is_all_kept = true;
+    for (number, step) in steps.iter().enumerate() {
+        let own = c_name(number.to_string().as_bytes())?;
+        let Some(seen) = look(staging, &own)? else { continue };
+        let is_staged = step.staged.is_some_and(|staged| seen.is_same_file(&staged));
+        if is_staged || step.before.is_some_and(|before| seen.is_unchanged(&before)) {
+            continue;
+        }
+        let path = step.path();
+        // A cell may have put a directory or a link there, whose names no guard has seen.
+        let kept = match seen.is(libc::S_IFREG) {
+            true => kept_next_to(host, staging, &own, &path),
+            false => None,
+        };
+        let at = kept.unwrap_or_else(|| {
+            is_all_kept = false;
+            format!("{staging_name}/{number}").into_bytes()
+        });
+        eprintln!(
+            "cofferdam: {} was changed while changes were applied: a version of it is in {}",
+            plain(&String::from_utf8_lossy(&path)),
+            plain(&String::from_utf8_lossy(&at))
+        );
+    }
+    Ok(is_all_kept)
+}
+
+/// Moves a file of the staging directory to a free name next to its place; `None` if that fails.
+fn kept_next_to(host: &OwnedFd, staging: &OwnedFd, own: &CStr, path: &[u8]) -> Option<Vec<u8>> {
+    let (directory, name) = split(path);
+    let parent = open_directory(host, directory).ok()?;
+    for number in 1..=MAX_KEPT {
+        let end = if number == 1 { KEPT.to_owned() } else { format!("{KEPT}-{number}") };
+        let free = c_name(&[name, end.as_bytes()].concat()).ok()?;
+        let flags = RenameFlags::RENAME_NOREPLACE;
+        match renameat2(staging, own, &parent, free.as_c_str(), flags) {
+            Err(Errno::EEXIST) => {}
+            Err(_) => return None,
+            Ok(()) => return Some([path, end.as_bytes()].concat()),
+        }
+    }
+    None
+}
+
+/// Removes the staging directory of an apply that is given up. A file of the host that changed
+/// meanwhile is kept.
+pub(crate) fn give_up(layer: &OwnedFd, host: &OwnedFd, owner: Owner) -> Result<(), Stopped> {
+    let Some(record) = read::<StagingRecord>(layer, STAGED, MAX_RECORD_BYTES)? else {
+        return Ok(());
+    };
+    let journal: Option<Journal> = read(layer, JOURNAL, MAX_BYTES_READ)?;
+    let is_all_kept = match (journal, open_staging(host, owner, &record)?) {
+        (Some(Journal { device, mut steps, .. }), Some(staging)) => {
+            let now = fstat(host)?.st_dev;
+            steps.iter_mut().for_each(|step| step.renumber(device, now));
+            owner.during(|| keep_changed(host, &staging, &steps, &record.name))?
+        }
+        (None, _) | (_, None) => true,
+    };
+    if is_all_kept {
+        remove_staging(host, owner, &record)?;
+    }
+    Ok(())
+}
+
 /// Removes from the layer what the host has now. What cannot be removed is equal to the host's file,
-/// and so no change any more.
+/// and so no change any more: no file of a layer, which cells chose, stops an apply.
 fn clear_layer(upper: &OwnedFd, done: &[&Step]) -> Result<(), Errno> {
     for step in done.iter().rev().filter(|step| step.is_movable) {
-        let path = step.path();
-        let (directory, name) = split(&path);
-        let name = c_name(name)?;
-        let Ok(parent) = open_directory(upper, directory) else { continue };
-        let Some(seen) = look(&parent, &name)? else { continue };
-        let removed = match step.act {
-            Act::Put if !seen.is(libc::S_IFDIR) => {
-                unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
-            }
-            Act::RemoveFile | Act::RemoveDirectory if is_whiteout(&parent, &name, &seen)? => {
-                unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
-            }
-            Act::MakeDirectory if seen.is(libc::S_IFDIR) => {
-                let removed = unlinkat(&parent, name.as_c_str(), UnlinkatFlags::RemoveDir);
-                if removed.is_err() {
-                    // The host has a directory there now, which shows what was removed from this one.
-                    let kept = openat(&parent, name.as_c_str(), DIRECTORY, Mode::empty())?;
-                    xattr::remove(&kept, OPAQUE)?;
-                }
-                removed
-            }
-            Act::Put | Act::RemoveFile | Act::RemoveDirectory | Act::MakeDirectory => Ok(()),
-        };
-        match removed {
+        match clear_step(upper, step) {
             Ok(()) | Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::EACCES | Errno::EPERM) => {}
             Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+fn clear_step(upper: &OwnedFd, step: &Step) -> Result<(), Errno> {
+    let path = step.path();
+    let (directory, name) = split(&path);
+    let name = c_name(name)?;
+    let Ok(parent) = open_directory(upper, directory) else { return Ok(()) };
+    let Some(seen) = look(&parent, &name)? else { return Ok(()) };
+    let mode = Mode::from_bits_truncate(fstat(&parent)?.st_mode);
+    // A cell may have closed it to its owner.
+    if !mode.contains(Mode::S_IRWXU) {
+        fchmod(&parent, mode | Mode::S_IRWXU)?;
+    }
+    match step.act {
+        Act::Put if !seen.is(libc::S_IFDIR) => {
+            unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
+        }
+        Act::RemoveFile | Act::RemoveDirectory if is_whiteout(&parent, &name, &seen)? => {
+            unlinkat(&parent, name.as_c_str(), UnlinkatFlags::NoRemoveDir)
+        }
+        Act::MakeDirectory if seen.is(libc::S_IFDIR) => {
+            let removed = unlinkat(&parent, name.as_c_str(), UnlinkatFlags::RemoveDir);
+            if removed.is_err() {
+                // The host has a directory there now, which shows what was removed from this one.
+                open_with_access(&parent, &name)?;
+                let kept = openat(&parent, name.as_c_str(), DIRECTORY, Mode::empty())?;
+                xattr::remove(&kept, OPAQUE)?;
+            }
+            removed
+        }
+        Act::Put | Act::RemoveFile | Act::RemoveDirectory | Act::MakeDirectory => Ok(()),
+    }
 }
 
 /// Files that were applied: the layer knows their state although they changed after it was made.
@@ -670,6 +794,7 @@ fn note_quiet(
     layer: &OwnedFd,
     host: &OwnedFd,
     quiet: BTreeMap<String, String>,
+    made: &BTreeMap<String, u64>,
 ) -> Result<(), Errno> {
     if quiet.is_empty() {
         return Ok(());
@@ -679,7 +804,13 @@ fn note_quiet(
         let Ok(directory) = open_directory(host, &decoded(&path)) else { continue };
         // Before the listing, so that a change after it shows as another time.
         let seen = Seen::from(&fstat(&directory)?);
-        if digest(&names_in(&directory, None)?) == expected {
+        let mut names = names_in(&directory, None)?;
+        for (name, inode) in &mut names {
+            if made.get(&joined(&path, name)) == Some(inode) {
+                *inode = MADE;
+            }
+        }
+        if digest(&names) == expected {
             applied.0.insert(path, seen);
         }
     }

@@ -82,6 +82,21 @@ impl Rights {
         })
     }
 
+    /// Returns the rights that a directory has.
+    ///
+    /// # Errors
+    /// The errno of fstat(2) or fgetxattr(2).
+    pub(crate) fn of_directory(directory: &OwnedFd) -> Result<Self, Errno> {
+        let status = fstat(directory)?;
+        Ok(Self {
+            replaced: Some(status.st_mode & 0o777),
+            mask: 0,
+            group: Some(status.st_gid),
+            access: list(directory, ACCESS)?,
+            default: list(directory, DEFAULT)?,
+        })
+    }
+
     /// Gives the rights to a file that this process has made with mode 0600 or 0700.
     ///
     /// # Errors
@@ -125,6 +140,14 @@ impl Rights {
         }
         fchmod(&file, Mode::from_bits_truncate(mode))
     }
+}
+
+/// Takes the lists from a directory that this process has made, and closes it to other users.
+pub(crate) fn take_lists(made: &OwnedFd) -> Result<(), Errno> {
+    for list in [DEFAULT, ACCESS] {
+        xattr::remove(made, list)?;
+    }
+    fchmod(made, Mode::S_IRWXU)
 }
 
 /// Returns a mode for another group: members of the first group are among the other users then, and

@@ -488,8 +488,7 @@ impl Layer {
     pub(crate) fn is_in_use(&self) -> bool {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let opened = openat(&self.directory, LOCK, flags, Mode::empty());
-        let is_locked =
-            |file| Flock::lock(File::from(file), FlockArg::LockExclusiveNonblock).is_err();
+        let is_locked = |file| Flock::lock(File::from(file), FlockArg::LockSharedNonblock).is_err();
         self.lock.is_none() && opened.is_ok_and(is_locked)
     }
 
@@ -544,9 +543,23 @@ impl Layer {
         Ok(())
     }
 
+    /// Removes what an interrupted apply has prepared in the directory. What stays there is named: it
+    /// does not keep the layer.
+    fn give_up(&self) {
+        let Some(name) = journal::staging_left(&self.directory) else { return };
+        let host = self.host().map_err(Stopped::Errno);
+        let given_up =
+            host.and_then(|host| journal::give_up(&self.directory, &host, self.base.owner));
+        if let Err(why) = given_up {
+            let path = plain(&self.base.path().display().to_string());
+            eprintln!("cofferdam: `{name}` of {path} cannot be removed: {why}");
+        }
+    }
+
     /// Removes all changes and the layer.
     pub(crate) fn discard(mut self) -> Result<(), Errno> {
         self.lock()?;
+        self.give_up();
         let layers = openat(&self.directory, "..", DIRECTORY, Mode::empty())?;
         // From here on there is no change, however far the rest gets.
         match put_aside(&self.directory, &c_path(UPPER.as_ref())?, &self.directory, GONE, &mut 0) {
