@@ -490,7 +490,7 @@ fn owners(caller: &Caller) -> Check {
     let refused = review(caller, &[&path, "--commits"])?;
     let is_named = refused.stderr.contains("a directory around the repository is another user's");
     holds("refused", &refused, refused.code == 1 && is_named)?;
-    let fetched = caller.bash_outside(&format!("find {path}/.git -path '*/.git/*cofferdam*'"))?;
+    let fetched = caller.bash_outside(&format!("cd {path} && find .git -path '*cofferdam*'"))?;
     equal("nothing is fetched", fetched.stdout.as_str(), "")?;
     equal("as before", given("0")?.trimmed(), "given")?;
     equal("the bundle", caller.bash_outside(&format!("rm {path}/new.bundle && echo"))?.code, 0)?;

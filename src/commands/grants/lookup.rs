@@ -1,7 +1,6 @@
 //! Resolves the paths that the operator grants. Cells may have made links in them, and may change them meanwhile: each
 //! path is followed once, from one open directory to the next.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -125,16 +124,10 @@ pub(crate) fn grant_all(
     let also: Rc<[Vec<u8>]> = names.iter().map(|name| name.clone().into_bytes()).collect();
     let mut all = Vec::new();
     let mut host = None;
-    let layers = LazyCell::new(|| {
-        let directory = store::directory().filter(|path| path.exists());
-        directory.and_then(|path| path.canonicalize().ok())
-    });
     for grant in resolve_all(&requests)? {
         let PathRequest { flag, mount } = grant.request;
-        if flag == Flag::Ro
-            && let Some(layers) = layers.as_deref()
-        {
-            check_apart_from_layers(&grant, layers)?;
+        if flag == Flag::Ro {
+            check_apart_from_layers(settings, &grant, &mut host)?;
         }
         if flag != Flag::Ro {
             check_writable(settings, &grant, &mut host)?;
@@ -157,8 +150,20 @@ pub(crate) fn grant_all(
 
 /// Refuses to show the layers to cells: files of other projects, set-id files, and a layer that cells
 /// of another start change at the same time.
-fn check_apart_from_layers(grant: &ResolvedGrant<'_>, layers: &Path) -> Result<(), CliError> {
-    if grant.host.starts_with(layers) || layers.starts_with(&grant.host) {
+fn check_apart_from_layers(
+    settings: &Settings,
+    grant: &ResolvedGrant<'_>,
+    host: &mut Option<Host>,
+) -> Result<(), CliError> {
+    let failed =
+        |error: std::io::Error| CliError::new(format!("{} {}", grant.request, in_words(&error)));
+    let Host { mounts, layers, .. } = Host::known(settings, host).map_err(failed)?;
+    let tree = HostTree::examine(&grant.host, mounts).map_err(failed)?;
+    let is_in_layers = layers.iter().any(|layers| {
+        let layers = layers.canonicalize();
+        layers.is_ok_and(|layers| grant.host.starts_with(layers))
+    });
+    if is_in_layers || tree.reaches(layers).is_some() {
         return Err(CliError::new(format!("{} would show cofferdam's layers", grant.request))
             .with_hint("grant a smaller directory; `cofferdam review --diff` shows a layer"));
     }
@@ -169,6 +174,22 @@ fn check_apart_from_layers(grant: &ResolvedGrant<'_>, layers: &Path) -> Result<(
 struct Host {
     mounts: HostMounts,
     configuration: Vec<PathBuf>,
+    /// The user's directory of layers, whether it is there or not.
+    layers: Vec<PathBuf>,
+}
+
+impl Host {
+    /// Returns the host's parts, which are read for the first grant that asks.
+    fn known<'h>(settings: &Settings, host: &'h mut Option<Self>) -> std::io::Result<&'h mut Self> {
+        Ok(match host {
+            Some(known) => known,
+            None => host.insert(Self {
+                mounts: HostMounts::read()?,
+                configuration: configuration_paths(settings),
+                layers: store::directory().into_iter().collect(),
+            }),
+        })
+    }
 }
 
 /// Checks a directory that cells may write to: it must not contain the configuration of cofferdam itself. `host` is
@@ -183,13 +204,7 @@ fn check_writable(
         return Err(bad("is not a directory").with_hint("grant the directory it is in"));
     }
     let failed = |error: std::io::Error| bad(&in_words(&error).to_string());
-    let Host { mounts, configuration } = match host {
-        Some(known) => known,
-        None => host.insert(Host {
-            mounts: HostMounts::read().map_err(failed)?,
-            configuration: configuration_paths(settings),
-        }),
-    };
+    let Host { mounts, configuration, .. } = Host::known(settings, host).map_err(failed)?;
     let tree = HostTree::examine(&grant.host, mounts).map_err(failed)?;
     match tree.reaches(configuration) {
         None => Ok(()),

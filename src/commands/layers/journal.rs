@@ -461,7 +461,7 @@ pub(super) fn take(
     let name = c_name(name).map_err(Left::Errno)?;
     let place = Place { parent: &parent, name: &name, staging, own: &own };
     match (step.act, step.before, step.staged) {
-        (Act::MakeDirectory, _, Some(staged)) => place.make_directory(staged, owner),
+        (Act::MakeDirectory, _, Some(staged)) => place.make_directory(step.before, staged, owner),
         (Act::Put, before, Some(staged)) => place.put(before, staged).map(|()| None),
         (Act::RemoveFile, Some(before), _) => place.remove_file(before).map(|()| None),
         (Act::RemoveDirectory, Some(before), _) => place.remove_directory(before).map(|()| None),
@@ -497,32 +497,47 @@ impl Place<'_> {
 
     /// Makes a directory at its place, with the rights of the staged one. That one is never moved: a
     /// cell to which the directory is granted could have put a guarded name in it.
-    fn make_directory(&self, staged: Seen, owner: Owner) -> Result<Option<u64>, Left> {
-        match self.there()? {
+    fn make_directory(
+        &self,
+        before: Option<Seen>,
+        staged: Seen,
+        owner: Owner,
+    ) -> Result<Option<u64>, Left> {
+        let was_directory = before.is_some_and(|before| before.is(libc::S_IFDIR));
+        let closed = libc::S_IFDIR | libc::S_IRWXU;
+        let is_there = match self.there()? {
+            // Made before an interruption, up to its rights.
+            Some(there) if !was_directory && there.mode & (libc::S_IFMT | 0o777) == closed => true,
             Some(there) if there.is(libc::S_IFDIR) => return Ok(None),
             Some(_) => return Err(Left::Changed),
-            None => {}
-        }
-        let is_replaced = |errno: Errno| match errno {
-            Errno::EEXIST | Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => Left::Changed,
-            errno => Left::Errno(errno),
+            None => false,
         };
-        let model =
-            openat(self.staging, self.own, DIRECTORY, Mode::empty()).map_err(is_replaced)?;
+        let replaced = [Errno::EEXIST, Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP];
+        let failed = |errno: Errno| match replaced.contains(&errno) {
+            true => Left::Changed,
+            false => Left::Errno(errno),
+        };
+        let model = match openat(self.staging, self.own, DIRECTORY, Mode::empty()) {
+            // An earlier version has moved it to its place.
+            Err(_) if is_there => return Ok(None),
+            model => model.map_err(failed)?,
+        };
         if !Seen::from(&fstat(&model)?).is_same_file(&staged) {
             return Err(Left::Changed);
         }
         let rights = Rights::of_directory(&model)?;
-        mkdirat(self.parent, self.name, Mode::S_IRWXU).map_err(is_replaced)?;
-        let made = openat(self.parent, self.name, DIRECTORY, Mode::empty()).map_err(is_replaced)?;
+        if !is_there {
+            mkdirat(self.parent, self.name, Mode::S_IRWXU).map_err(failed)?;
+        }
+        let made = openat(self.parent, self.name, DIRECTORY, Mode::empty()).map_err(failed)?;
         let status = fstat(&made)?;
         // Another one may have taken the name.
         if status.st_uid != owner.maker() || !is_empty(&made)? {
-            return Err(Left::Changed);
+            return if is_there { Ok(None) } else { Err(Left::Changed) };
         }
         rights::take_lists(&made)?;
         rights.give(&made, rights::Kind::Directory)?;
-        Ok(Some(status.st_ino))
+        Ok((!is_there).then_some(status.st_ino))
     }
 
     fn put(&self, before: Option<Seen>, staged: Seen) -> Result<(), Left> {

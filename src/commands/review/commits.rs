@@ -10,24 +10,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, unlinkat};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::commit_files::remarks;
-use super::operators_git::OperatorsGit;
+use super::operators_git::{Header, OperatorsGit};
 use super::{failed, in_use};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
 use crate::commands::layers::copy::{Space, copy};
 use crate::commands::layers::files::{c_name, look, open_directory};
 use crate::commands::layers::judge::Judge;
-use crate::commands::layers::owner::Owner;
 use crate::commands::layers::store::Layer;
 use model::outcome::in_words;
+use sys::identity;
 
 /// Exit code if some commits did not come out.
 const LEFT: u8 = 1;
@@ -36,6 +38,12 @@ const MAX_BUNDLE: u64 = 512 << 20;
 /// Maximum number of repositories, and of commits that git in the cell is given as known.
 const MAX_REPOSITORIES: usize = 64;
 const MAX_KNOWN: usize = 100_000;
+/// Maximum number of references of a repository that are described.
+const MAX_DESCRIBED: usize = 64;
+/// Time after which no cell works any more, and nothing further is fetched or described.
+const MAX_TIME: Duration = Duration::from_secs(300);
+/// Longest name of a bundle without its end.
+const MAX_NAME: usize = 200;
 /// Longest error text of a cell.
 const MAX_ERROR: u64 = 16 << 10;
 /// Exit codes of [`BUNDLE`].
@@ -84,13 +92,16 @@ pub(super) fn bring_out(
     layer.lock = None;
     let layer = &*layer;
     let host = layer.host().map_err(|errno| failed("the directory cannot be read", errno))?;
-    let source = Source { layer, judge, config, host, path: layer.base.path() };
+    let end = Instant::now() + MAX_TIME;
+    let source = Source { layer, judge, config, host, path: layer.base.path(), end };
     let mut code = 0;
     let mut count: usize = 0;
     let found = repositories(rows);
     for found in found.iter().take(MAX_REPOSITORIES) {
         let shown = if found.top.is_empty() { "." } else { &found.top };
-        match source.bring(found)? {
+        // What one repository is does not keep the commits of the others in the layer.
+        let outcome = source.bring(found).unwrap_or_else(|error| Outcome::Left(error.to_string()));
+        match outcome {
             Outcome::Out(lines) => {
                 count += 1;
                 let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -139,7 +150,10 @@ fn repositories(rows: &Value) -> Vec<Found> {
             _ => None,
         }
     };
-    all.into_iter().flatten().filter_map(row).collect()
+    let mut found: Vec<Found> = all.into_iter().flatten().filter_map(row).collect();
+    // Cells choose how many others there are, and their names.
+    found.sort_by_key(|found| !found.is_of_host);
+    found
 }
 
 /// The layer, and what its commits come to.
@@ -149,6 +163,8 @@ struct Source<'a> {
     config: Option<&'a Path>,
     host: OwnedFd,
     path: PathBuf,
+    /// When no further repository is begun.
+    end: Instant,
 }
 
 impl Source<'_> {
@@ -158,6 +174,9 @@ impl Source<'_> {
             |character: char| !character.is_control() && character != char::REPLACEMENT_CHARACTER;
         if !found.top.chars().all(is_plain) {
             return Ok(Outcome::Left("its path has characters that are not shown".to_owned()));
+        }
+        if Instant::now() >= self.end {
+            return Ok(Outcome::Left("the time for this command is over".to_owned()));
         }
         match found.is_of_host {
             true => self.fetch(found),
@@ -180,7 +199,13 @@ impl Source<'_> {
         if let Err(reason) = check_owners(&directory, &status) {
             return Ok(Outcome::Left(reason.to_owned()));
         }
-        let ids = Owner::of(&status).ids();
+        let owner = self.layer.base.owner;
+        if !owner.has(&status) {
+            return Ok(Outcome::Left(
+                "its .git belongs to another user than the directory".to_owned(),
+            ));
+        }
+        let ids = owner.ids();
         let Some(git) = OperatorsGit::find(&self.path, &directory, ids) else {
             return Ok(Outcome::Left("there is no git in your PATH".to_owned()));
         };
@@ -205,15 +230,29 @@ impl Source<'_> {
                 .map_err(|errno| failed("the bundle", errno))?;
         }
         let space = format!("refs/cofferdam/{}", self.layer.id);
+        let space = match git.free_space(&bundle, &space) {
+            Ok(space) => space,
+            Err(reason) => return Ok(Outcome::Left(reason)),
+        };
         let before = git.references(&space);
         if let Err(reason) = git.fetch(&bundle, &space) {
             return Ok(Outcome::Left(reason));
         }
+        let mut new = git.references(&space);
+        new.retain(|name, commit| before.get(name) != Some(commit));
         let mut lines = Vec::new();
-        for (name, commit) in git.references(&space) {
-            if before.get(&name) != Some(&commit) {
-                lines.extend(self.described(&git, &top, found, &name));
+        let mut described = 0;
+        for name in new.keys().take(MAX_DESCRIBED) {
+            if Instant::now() >= self.end {
+                break;
             }
+            described += 1;
+            lines.extend(self.described(&git, &top, found, name));
+        }
+        let more = new.len() - described;
+        if more > 0 {
+            lines
+                .push(format!("  and {more} more references: git for-each-ref {}", quoted(&space)));
         }
         Ok(if lines.is_empty() { Outcome::NoCommits } else { Outcome::Out(lines) })
     }
@@ -240,6 +279,9 @@ impl Source<'_> {
             Ok(bundle) => bundle,
             Err(outcome) => return Ok(outcome),
         };
+        if let Err(reason) = Header::read(&bundle) {
+            return Ok(Outcome::Left(reason));
+        }
         let (directory, name) = self.place(found)?;
         let path = joined(&directory, &name);
         if let Some(held) = self.judge.all().or_else(|| self.judge.whole_way(0, path.as_bytes())) {
@@ -279,7 +321,7 @@ impl Source<'_> {
             let (above, last) = directory.rsplit_once('/').unwrap_or(("", directory));
             name = if name.is_empty() { last.to_owned() } else { format!("{last}-{name}") };
             match open_directory(&self.host, above.as_bytes()) {
-                Ok(_) => return Ok((above.to_owned(), format!("{name}.bundle"))),
+                Ok(_) => return Ok((above.to_owned(), format!("{}.bundle", shortened(name)))),
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) if !above.is_empty() => {
                     directory = above;
                 }
@@ -302,7 +344,9 @@ impl Source<'_> {
             command.arg("--config").arg(config);
         }
         command.args(["run", "--layer", &self.layer.id, "--toolchains", "none", "--no-tty"]);
-        command.args(["--timeout", "10m", "--cow"]).arg(&self.path);
+        let left = self.end.saturating_duration_since(Instant::now());
+        let timeout = format!("{}s", left.as_secs().max(1));
+        command.args(["--timeout", &timeout, "--cow"]).arg(&self.path);
         let top = Path::new("/workspace").join(&found.top);
         command.args(["--", "bash", "-c", BUNDLE, "bash"]).arg(top);
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -347,16 +391,37 @@ fn store(directory: &OwnedFd, name: &str, bundle: &File) -> Result<(), Errno> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
     let flags = flags | OFlag::O_CLOEXEC;
     let name = c_name(name.as_bytes())?;
+    if look(directory, &name)?.is_some() {
+        return Err(Errno::EEXIST);
+    }
     let mut space = Space::of(directory)?;
-    let file = File::from(openat(directory, name.as_c_str(), flags, Mode::S_IRUSR)?);
-    let copied = fstat(bundle)
+    // Under another name first, so that the bundle appears whole.
+    let new = c_name(format!(".cofferdam-bundle-{}", identity::random_name()?).as_bytes())?;
+    let file = File::from(openat(directory, new.as_c_str(), flags, Mode::S_IRUSR)?);
+    let stored = fstat(bundle)
         .and_then(|status| copy(bundle, &file, status.st_size, &mut space))
         .and_then(|()| fchmod(&file, Mode::S_IRUSR | Mode::S_IWUSR))
-        .and_then(|()| fsync(&file));
-    if copied.is_err() && look(directory, &name)?.is_some() {
-        unlinkat(directory, name.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
+        .and_then(|()| fsync(&file))
+        .and_then(|()| {
+            let flags = RenameFlags::RENAME_NOREPLACE;
+            renameat2(directory, new.as_c_str(), directory, name.as_c_str(), flags)
+        });
+    if stored.is_err() && look(directory, &new)?.is_some() {
+        unlinkat(directory, new.as_c_str(), UnlinkatFlags::NoRemoveDir)?;
     }
-    copied
+    stored
+}
+
+/// Returns a name that a filesystem takes: a cell may have made repositories at any depth.
+fn shortened(mut name: String) -> String {
+    if name.len() <= MAX_NAME {
+        return name;
+    }
+    let digest = Sha256::digest(name.as_bytes());
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let end = (0..=MAX_NAME).rev().find(|end| name.is_char_boundary(*end)).unwrap_or_default();
+    name.truncate(end);
+    format!("{name}-{digest}")
 }
 
 /// Checks that no third user has chosen the configuration of a repository, or can put another one in
@@ -436,6 +501,25 @@ mod tests {
             repositories(&rows),
             [found("", true), found("a", false), found("b/bare", false)]
         );
+    }
+
+    #[test]
+    fn a_name_is_shortened_between_characters() {
+        assert_eq!(shortened("a-b".to_owned()), "a-b");
+        for letter in ["n", "\u{e4}", "\u{20ac}"] {
+            let long = letter.repeat(300);
+            let other = format!("{long}x");
+            assert!(shortened(long.clone()).len() + ".bundle".len() <= 255);
+            assert_ne!(shortened(long), shortened(other));
+        }
+    }
+
+    #[test]
+    fn repositories_of_the_host_come_first() {
+        let row = |path: &str, act: &str| json!({ "path": path, "act": act, "kind": "directory", "repository": true });
+        let rows = json!({ "changes": [row("!a/.git", "added"), row("z/.git", "changed")] });
+        let tops = repositories(&rows).into_iter().map(|found| found.top);
+        assert_eq!(tops.collect::<Vec<_>>(), ["z", "!a"]);
     }
 
     #[test]

@@ -24,9 +24,13 @@ use model::outcome::in_words;
 /// in bytes.
 const LIMITS: [(Resource, u64); 3] =
     [(Resource::CPU, 600), (Resource::DATA, 4 << 30), (Resource::FSIZE, 2 << 30)];
-/// Memory of git while it compares two commits: it holds all changes before it prints one, and a commit
-/// of few bytes can have more files than any memory holds.
-const MAX_COMPARED: u64 = 512 << 20;
+/// Lower limits of processor time and memory for git when it lists what was fetched.
+const LIST_LIMITS: [(Resource, u64); 3] =
+    [(Resource::CPU, 20), (Resource::DATA, 256 << 20), (Resource::FSIZE, 0)];
+/// Maximum number of references of one bundle.
+const MAX_REFERENCES: usize = 1000;
+/// Maximum number of spaces of names for the references of one layer.
+const MAX_SPACES: usize = 100;
 /// Longest header of a bundle: a line for each reference and for each commit that it needs.
 const MAX_HEADER: u64 = 32 << 20;
 /// Longest output of git that is read, and longest error text.
@@ -40,7 +44,8 @@ const ENVIRONMENT: [(&str, &str); 9] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_ATTR_NOSYSTEM", "1"),
-    ("GIT_ALLOW_PROTOCOL", "file"),
+    // Git before 2.45 fetches missing objects whatever the next setting says.
+    ("GIT_ALLOW_PROTOCOL", "none"),
     ("GIT_NO_LAZY_FETCH", "1"),
     ("GIT_TERMINAL_PROMPT", "0"),
 ];
@@ -96,14 +101,9 @@ impl OperatorsGit {
         command
     }
 
-    fn run(&self, command: Command) -> Result<Vec<u8>, String> {
-        self.run_within(u64::MAX, command)
-    }
-
-    /// Runs git with the limits, and with less memory if they allow more than `memory`.
-    fn run_within(&self, memory: u64, mut command: Command) -> Result<Vec<u8>, String> {
+    fn run(&self, mut command: Command, limits: &[(Resource, u64)]) -> Result<Vec<u8>, String> {
         let failed = |error: std::io::Error| in_words(&error).to_string();
-        let limits = Lowered::lower(memory)
+        let limits = Lowered::lower(limits)
             .map_err(|error| format!("its limits cannot be set: {}", in_words(&error)))?;
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         drop(limits);
@@ -139,7 +139,7 @@ impl OperatorsGit {
 
     /// Returns the lines that git prints.
     pub(super) fn lines(&self, arguments: &[&str]) -> Result<Vec<String>, String> {
-        let output = self.run(self.command(arguments))?;
+        let output = self.run(self.command(arguments), &LIST_LIMITS)?;
         let text = String::from_utf8_lossy(&output).into_owned();
         Ok(text.lines().map(str::to_owned).collect())
     }
@@ -158,16 +158,26 @@ impl OperatorsGit {
     /// Checks each object of a bundle, and stores them. Git before 2.46 does not check the objects of a
     /// bundle that it fetches.
     fn check(&self, bundle: &File) -> Result<(), String> {
-        let mut start = Vec::new();
-        let read = from(bundle, 0).and_then(|file| file.take(MAX_HEADER).read_to_end(&mut start));
-        read.map_err(|error| in_words(&error).to_string())?;
-        // The first empty line ends the header; a pack follows.
-        let end = start.windows(2).position(|pair| pair == b"\n\n").unwrap_or(start.len());
-        let end = u64::try_from(end + 2).unwrap_or(u64::MAX);
+        let end = Header::read(bundle)?.length;
         let input = from(bundle, end).map_err(|error| in_words(&error).to_string())?;
         let mut command = self.command(&["index-pack", "--stdin", "--fix-thin", "--strict"]);
         command.stdin(input);
-        self.run(command).map(|_| ())
+        self.run(command, &LIMITS).map(|_| ())
+    }
+
+    /// Returns the names below which the references of a bundle are stored: `space`, or if names in it
+    /// are in the way, such as that of a branch that was renamed to `NAME/…`, a numbered one in it.
+    pub(super) fn free_space(&self, bundle: &File, space: &str) -> Result<String, String> {
+        let header = Header::read(bundle)?;
+        if header.references.len() > MAX_REFERENCES {
+            return Err(format!("they have more than {MAX_REFERENCES} new references"));
+        }
+        let known = self.references(space);
+        let numbered = (2..=MAX_SPACES).map(|number| format!("{space}/{number}"));
+        let mut spaces = std::iter::once(space.to_owned()).chain(numbered);
+        spaces.find(|space| !header.collides(space, &known)).ok_or_else(|| {
+            format!("names below {space} are in the way: remove them by `git update-ref -d`")
+        })
     }
 
     /// Fetches branches, tags and a `HEAD` of a bundle into references below `space`.
@@ -201,7 +211,8 @@ impl OperatorsGit {
         let input = from(bundle, 0).map_err(|error| in_words(&error).to_string())?;
         let mut command = self.command(arguments);
         command.stdin(input);
-        self.run(command)
+        command.env("GIT_ALLOW_PROTOCOL", "file");
+        self.run(command, &LIMITS)
     }
 
     /// Returns the number of commits that no branch, tag or remote has.
@@ -226,13 +237,72 @@ impl OperatorsGit {
         let tree = format!("{name}^{{tree}}");
         let arguments =
             ["diff-tree", "-r", "--raw", "-z", "--no-renames", "--no-ext-diff", &base, &tree];
-        let output = self.run_within(MAX_COMPARED, self.command(&arguments))?;
+        let output = self.run(self.command(&arguments), &LIST_LIMITS)?;
         let mut parts = output.split(|byte| *byte == 0);
         let mut rows = Vec::new();
         while let (Some(fields), Some(path)) = (parts.next(), parts.next()) {
             rows.push(FileOfCommit::parse(fields, path));
         }
         Ok(rows)
+    }
+}
+
+/// The header of a bundle (gitformat-bundle(5)).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Names of the references in it.
+    references: Vec<Vec<u8>>,
+    /// Where the pack begins.
+    length: u64,
+}
+
+impl Header {
+    /// Reads the header of a bundle that cells made.
+    ///
+    /// # Errors
+    /// A header that is too long, or that has more than names and objects: a bundle with a filter
+    /// would make the repository one that fetches missing objects from elsewhere.
+    pub(super) fn read(bundle: &File) -> Result<Self, String> {
+        let mut start = Vec::new();
+        let read = from(bundle, 0).and_then(|file| file.take(MAX_HEADER).read_to_end(&mut start));
+        read.map_err(|error| in_words(&error).to_string())?;
+        Self::parse(&start)
+            .ok_or_else(|| "the bundle has a header that is not supported".to_owned())
+    }
+
+    fn parse(start: &[u8]) -> Option<Self> {
+        // The first empty line ends the header; a pack follows.
+        let end = start.windows(2).position(|pair| pair == b"\n\n")?;
+        let mut lines = start.get(..end)?.split(|byte| *byte == b'\n');
+        if !matches!(lines.next()?, b"# v2 git bundle" | b"# v3 git bundle") {
+            return None;
+        }
+        let mut references = Vec::new();
+        for line in lines {
+            match line.first()? {
+                b'@' if matches!(line, b"@object-format=sha1" | b"@object-format=sha256") => {}
+                b'@' => return None,
+                // A commit that the repository must have.
+                b'-' => {}
+                _ => {
+                    let space = line.iter().position(|byte| *byte == b' ')?;
+                    references.push(line.get(space + 1..)?.to_vec());
+                }
+            }
+        }
+        Some(Self { references, length: u64::try_from(end + 2).ok()? })
+    }
+
+    /// Returns true if git cannot store one of the references below a space because one that is there
+    /// has the name of a directory of the other's.
+    fn collides(&self, space: &str, known: &BTreeMap<String, String>) -> bool {
+        self.references.iter().filter_map(|name| name.strip_prefix(b"refs/")).any(|name| {
+            let new = [space.as_bytes(), b"/", name, b"/"].concat();
+            known.keys().any(|known| {
+                let known = [known.as_bytes(), b"/"].concat();
+                known != new && (known.starts_with(&new) || new.starts_with(&known))
+            })
+        })
     }
 }
 
@@ -250,13 +320,12 @@ const STANDARD_INPUT: &str = "/proc/self/fd/0";
 struct Lowered(Vec<(Resource, u64, u64)>);
 
 impl Lowered {
-    fn lower(memory: u64) -> std::io::Result<Self> {
+    fn lower(limits: &[(Resource, u64)]) -> std::io::Result<Self> {
         let mut lowered = Self(Vec::new());
-        for (resource, limit) in LIMITS {
-            let limit = if resource == Resource::DATA { limit.min(memory) } else { limit };
+        for (resource, limit) in limits {
             let (soft, hard) = resource.get()?;
-            resource.set(soft.min(limit), hard)?;
-            lowered.0.push((resource, soft, hard));
+            resource.set(soft.min(*limit), hard)?;
+            lowered.0.push((*resource, soft, hard));
         }
         Ok(lowered)
     }
@@ -291,11 +360,47 @@ mod tests {
             // The shell runs the script in place of git with its arguments.
             let mut command = Command::new(&git.program);
             command.arg(&git.directory).stdin(Stdio::null());
-            let lines = git.run(command).map(|output| {
+            let lines = git.run(command, &LIMITS).map(|output| {
                 String::from_utf8_lossy(&output).lines().map(str::to_owned).collect::<Vec<_>>()
             });
             assert_eq!(lines, expected, "{script}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_header_has_names_and_objects_only() {
+        let text = b"# v3 git bundle\n@object-format=sha1\n-0a second\n0b refs/heads/a\n0c HEAD\n\nPACK\n\n";
+        let header = Header::parse(text);
+        let references = vec![b"refs/heads/a".to_vec(), b"HEAD".to_vec()];
+        assert_eq!(header, Some(Header { references, length: 73 }));
+        for text in [
+            "# v3 git bundle\n@object-format=sha1\n@filter=blob:none\n0b refs/heads/a\n\nPACK",
+            "# v3 git bundle\n@filter=blob:none\n\n",
+            "# v4 git bundle\n0b refs/heads/a\n\n",
+            "# v2 git bundle\n0b refs/heads/a\n",
+            "PACK\n\n",
+            "",
+        ] {
+            assert_eq!(Header::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_directories_of_others_collide() {
+        let header = |name: &str| Header { references: vec![name.as_bytes().to_vec()], length: 0 };
+        let known = [("refs/cofferdam/p-1/heads/feature".to_owned(), String::new())].into();
+        let space = "refs/cofferdam/p-1";
+        for (name, collides) in [
+            ("refs/heads/feature", false),
+            ("refs/heads/features", false),
+            ("refs/heads/feature/x", true),
+            ("refs/heads", true),
+            ("refs/tags/feature/x", false),
+            ("HEAD", false),
+        ] {
+            assert_eq!(header(name).collides(space, &known), collides, "{name}");
+        }
+        assert!(!header("refs/heads/feature/x").collides("refs/cofferdam/p-1/2", &known));
     }
 }
