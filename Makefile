@@ -32,7 +32,7 @@ PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 set
 KERNELS      ?= 6.1 6.12
 
 .PHONY: check-arm check-crates reproduce test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-scale test-suites test-systemd check-oldest-compiler deny
-.PHONY: compare help demo story test fuzz soak build dist install uninstall clean setup
+.PHONY: capacity compare help demo story test fuzz soak build dist install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build in minutes, and run a real MCP session'
@@ -47,6 +47,7 @@ help:
 	@echo 'make test-network  real clients and servers, each client bare and in a cell (root; Debian; needs npm and pip; servers are installed and not started)'
 	@echo 'make test-conformance  the official MCP conformance suite and clients, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
 	@echo 'make test-scale  three servers behind haproxy, one killed and one ended under 10,000 calls of 64 clients, and the manifests for Kubernetes (root; Debian; needs pip)'
+	@echo 'make capacity PROGRAM=PATH  what one processor holds, and the machines for a day of 1,000 agents (root); CAPACITY=… for its options'
 	@echo 'make test-examples EXAMPLES=DIR  the example projects of mcp-bash-framework, where DIR has them: compared, and through real clients'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
 	@echo 'make fuzz      each fuzz target for 60 s (FUZZ=…) under libFuzzer; needs rustup for its nightly compiler'
@@ -126,6 +127,12 @@ test-scale:
 	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
 	tests/scale/manifests
 	tests/scale/run
+
+# Needs root, because only root can read the memory of cells.
+capacity:
+	@test -x $(PROGRAM) || { echo '$(PROGRAM) is missing: run make build, or set PROGRAM'; exit 1; }
+	@scripts/setup $(RUN_NEEDS) python3:python3
+	tests/scale/capacity --program $(PROGRAM) $(CAPACITY)
 
 # The examples are other people's and not in this repository: DIR is the folder `examples` of a copy of that framework.
 test-examples:
