@@ -126,6 +126,7 @@ test-scale:
 	@scripts/setup $(RUN_NEEDS) $(SCALE_NEEDS)
 	@/usr/bin/python3 -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
 	tests/scale/manifests
+	tests/scale/queues
 	tests/scale/run
 
 # Needs root, because only root can read the memory of cells.

@@ -38,7 +38,7 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": {"name": "capacity", "version": "1"},
 }
-# Commands of the calls in a session: one that the shell does itself, and one that starts a program, which waits for
+# Commands of calls in a session: one that the shell does itself, and one that starts a program, which waits for
 # 0 to 40 ms as in load.py.
 COMMANDS = {
     "session": "n=$((n+1)); echo $n",
@@ -53,6 +53,10 @@ SHELLS = 40
 numbers = itertools.count(1)
 
 
+# Status, headers and body.
+Answer = tuple[int, dict[str, str], str]
+
+
 class Failed(Exception):
     """An answer that is not the expected one."""
 
@@ -65,7 +69,7 @@ class Connection:
         self.port = int(port)
         self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def request(self, method: str, path: str, headers: dict[str, str], body: Any) -> tuple[int, dict[str, str], str]:
+    async def request(self, method: str, path: str, headers: dict[str, str], body: Any) -> Answer:
         if self.streams is None:
             self.streams = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
         reader, writer = self.streams
@@ -147,7 +151,7 @@ class Caller:
         self.count = 0
         await self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
-    async def post(self, message: dict[str, Any]) -> tuple[int, dict[str, str], str]:
+    async def post(self, message: dict[str, Any]) -> Answer:
         headers = {"mcp-protocol-version": "2025-11-25"}
         if self.session is not None:
             headers["mcp-session-id"] = self.session
@@ -163,7 +167,7 @@ class Caller:
         self.connection.close()
 
 
-def expect(answer: tuple[int, dict[str, str], str], expected: str) -> None:
+def expect(answer: Answer, expected: str) -> None:
     status, _, text = answer
     if status != 200 or expected not in text:
         raise Failed(f"{expected} was expected, and the answer is {status} {text[:300]}")
@@ -416,16 +420,18 @@ def mixed(clients: int) -> list[list[str]]:
 
 @dataclass
 class Test:
-    """A load test of several servers, and the same servers with calls in sessions alone.
+    """A load test of several servers, and the same servers with one kind of call at a time.
 
-    The latter show how many processors so many processes get on a machine that others use too.
+    The latter shows how many processors so many processes get on a machine that others use too.
     """
 
-    calls: Slice = field(default_factory=Slice)
-    sessions: Slice = field(default_factory=Slice)
+    mixed: Slice = field(default_factory=Slice)
+    single: Slice = field(default_factory=Slice)
 
 
-async def measured(program: str, seconds: float, rounds: int, servers: int, clients: int) -> tuple[dict[str, Any], Test]:
+async def measured(
+    program: str, seconds: float, rounds: int, servers: int, clients: int
+) -> tuple[dict[str, Any], Test]:
     """Measures the costs of each kind of call at one server, and in turns the load test if there are servers for it."""
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
@@ -447,8 +453,9 @@ async def measured(program: str, seconds: float, rounds: int, servers: int, clie
                     found[kind].add(await load([one], [[kind]] * min(clients, 16), seconds))
                 loads.append(os.getloadavg()[0])
                 if three:
-                    test.sessions.add(await load(three, [["session"]] * clients, seconds))
-                    test.calls.add(await load(three, mixed(clients), 2 * seconds))
+                    for kind in ("program", *ALONE):
+                        test.single.add(await load(three, [[kind]] * clients, seconds))
+                    test.mixed.add(await load(three, mixed(clients), 2 * seconds))
                     loads.append(os.getloadavg()[0])
         finally:
             for server in started:

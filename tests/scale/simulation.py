@@ -20,6 +20,8 @@ SESSION_LINGER = 300
 # Length of the bins in which the use of processors is added up.
 BIN = 600
 Action = Callable[[], None]
+# Bytes that a server uses with a number of shells and a number of running calls.
+Memory = Callable[[int, int], float]
 
 
 class Clock:
@@ -142,7 +144,7 @@ class Peak:
 
 
 class Server:
-    def __init__(self, clock: Clock, processors: Processors, limits: Limits, memory: Callable[[int, int], float]) -> None:
+    def __init__(self, clock: Clock, processors: Processors, limits: Limits, memory: Memory) -> None:
         self.clock = clock
         self.processors = processors
         self.limits = limits
@@ -335,7 +337,7 @@ class Played:
 
 
 def play(
-    day: Day, costs: dict[str, Cost], machines: int, processors: float, limits: Limits, memory: Callable[[int, int], float]
+    day: Day, costs: dict[str, Cost], machines: int, processors: float, limits: Limits, memory: Memory
 ) -> Played:
     """Plays one day, with one server on each machine."""
     chance = random.Random(day.seed)
