@@ -90,8 +90,11 @@ impl Seen {
             && self.modified == other.modified
     }
 
+    /// Compares the kinds too: a filesystem gives the number of a removed file to the next one.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
-        self.device == other.device && self.inode == other.inode
+        self.device == other.device
+            && self.inode == other.inode
+            && self.mode & libc::S_IFMT == other.mode & libc::S_IFMT
     }
 }
 

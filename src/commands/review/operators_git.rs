@@ -373,7 +373,7 @@ mod tests {
         let text = b"# v3 git bundle\n@object-format=sha1\n-0a second\n0b refs/heads/a\n0c HEAD\n\nPACK\n\n";
         let header = Header::parse(text);
         let references = vec![b"refs/heads/a".to_vec(), b"HEAD".to_vec()];
-        assert_eq!(header, Some(Header { references, length: 73 }));
+        assert_eq!(header, Some(Header { references, length: 72 }));
         for text in [
             "# v3 git bundle\n@object-format=sha1\n@filter=blob:none\n0b refs/heads/a\n\nPACK",
             "# v3 git bundle\n@filter=blob:none\n\n",
