@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
@@ -137,7 +137,7 @@ impl CredentialSettings {
         };
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem(authorities)?.as_bytes()) {
-            let certificate = certificate.map_err(|error| failed(authorities, &error))?;
+            let certificate = certificate.map_err(|error| malformed(authorities, &error))?;
             roots.add(certificate).map_err(|error| failed(authorities, &error))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -146,7 +146,7 @@ impl CredentialSettings {
             let text = pem(lists)?;
             let parsed: Result<Vec<_>, _> =
                 CertificateRevocationListDer::pem_slice_iter(text.as_bytes()).collect();
-            let parsed = parsed.map_err(|error| failed(lists, &error))?;
+            let parsed = parsed.map_err(|error| malformed(lists, &error))?;
             if parsed.is_empty() {
                 return Err(failed(lists, &"has no revocation list in PEM format"));
             }
@@ -169,6 +169,18 @@ impl CredentialSettings {
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> CliError {
     CliError::new(format!("http: {}: {error}", path.display()))
+}
+
+/// Names the kind of a fault in a PEM file. The error itself has text of the file, which may be a private key.
+fn malformed(path: &Path, error: &pem::Error) -> CliError {
+    let kind = match error {
+        pem::Error::MissingSectionEnd { .. } => "a section of PEM has no end",
+        pem::Error::IllegalSectionStart { .. } => "a section of PEM begins with a malformed line",
+        pem::Error::Base64Decode(_) => "a section of PEM has text that is not base64",
+        pem::Error::NoItemsFound => "no section of PEM has what this file is for",
+        _ => "this is not a usable file in PEM format",
+    };
+    failed(path, &kind)
 }
 
 fn verifier_of(jwt: &JwtSettings, read: ReadFile<'_>) -> Result<JwtVerifier, CliError> {
@@ -214,6 +226,11 @@ fn listed(text: &str, path: &str) -> Result<Vec<Token>, CliError> {
             return Err(CliError::new(format!("http: {path}: has more than {MAX_LISTED} tokens")));
         }
     }
+    // An empty file is one that is being written, or was lost: it would end the sessions of every client.
+    if tokens.is_empty() {
+        return Err(CliError::new(format!("http: {path}: has no token"))
+            .with_hint("remove `token_list` from the configuration if no client is to have one"));
+    }
     Ok(tokens)
 }
 
@@ -248,10 +265,10 @@ fn tls(
     let chain = text(certificate, FileKind::Certificate)?;
     let chain = CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| failed(certificate, &error))?;
+        .map_err(|error| malformed(certificate, &error))?;
     let private = text(key, FileKind::Secret)?;
-    let private =
-        PrivateKeyDer::from_pem_slice(private.as_bytes()).map_err(|error| failed(key, &error))?;
+    let private = PrivateKeyDer::from_pem_slice(private.as_bytes())
+        .map_err(|error| malformed(key, &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -286,6 +303,29 @@ mod tests {
     }
 
     #[test]
+    fn a_malformed_pem_file_is_named_without_its_text() {
+        let secret = "MC4CAQAwBQYDK2VwBCIEIF";
+        let begin = "-----BEGIN PRIVATE KEY-----";
+        let end = "-----END PRIVATE KEY-----";
+        for (text, expected) in [
+            // A key whose line ends were lost.
+            (format!("{begin}{secret}{end}\n"), "has no end"),
+            (format!("{begin} {secret} {end}"), "has no end"),
+            (format!("{begin}{secret}\n"), "begins with a malformed line"),
+            (format!("{begin}\n{secret}\n"), "has no end"),
+            (format!("-----BEGIN {secret}-----\n{secret}\n"), "has no end"),
+            (format!("{begin}\n{secret}!\n{end}\n"), "not base64"),
+            (format!("{secret}\n"), "no section of PEM"),
+        ] {
+            let error = PrivateKeyDer::from_pem_slice(text.as_bytes()).expect_err("malformed");
+            let fault = malformed(Path::new("/key"), &error).text();
+            assert!(fault.contains("/key") && fault.contains(expected), "{fault}");
+            // Bytes may be shown as numbers, too.
+            assert!(!fault.contains(secret) && !fault.contains('['), "{fault}");
+        }
+    }
+
+    #[test]
     fn a_fault_in_a_list_is_named_without_a_token() {
         for (text, expected) in [
             (format!("{LONG}\n"), "/t:1: a line is `CLIENT TOKEN`"),
@@ -295,6 +335,8 @@ mod tests {
             ("ci short-one\n".to_owned(), "/t:1: a token has 32 characters at least"),
             (format!("ci {LONG}\nbot {LONG}\n"), "clients `bot` and `ci` have the same token"),
             (format!("ci {LONG}\nci {LONG} operator\n"), "have the same token"),
+            (String::new(), "/t: has no token"),
+            ("# nothing yet\n\n".to_owned(), "/t: has no token"),
         ] {
             let fault = faults(&text).expect(expected);
             assert!(fault.contains(expected), "{fault}");
