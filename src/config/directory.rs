@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, HostContext, Origin};
@@ -122,18 +122,23 @@ fn files(directory: &Path, euid: u32) -> Result<Vec<Document>, ConfigError> {
 /// Reads one file. Type, owner and mode are those of the open file, not of a name that could change meanwhile.
 fn file(path: &Path, euid: u32) -> Result<Document, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
-    // A FIFO would block the open for ever; its kind is looked at first, and again once open.
+    // The open of a FIFO, or of a device, could wait or have an effect; its kind is looked at first, and again once open.
     if !fs::metadata(path).map_err(read)?.is_file() {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
     }
-    let file = File::open(path).map_err(read)?;
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(read)?;
     let metadata = file.metadata().map_err(read)?;
     if !metadata.is_file() || metadata.len() > FILE_BYTES {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
     }
     check_ours(path, &metadata, euid)?;
     let mut text = String::new();
-    file.take(FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
+    let length = file.take(FILE_BYTES + 1).read_to_string(&mut text).map_err(read)?;
+    // It may have grown since.
+    if u64::try_from(length).is_ok_and(|length| length > FILE_BYTES) {
+        return Err(ConfigError::NotAFile { path: path.to_owned() });
+    }
     Ok(Document::new(&path.display().to_string(), &text).with_home(accounts::home()))
 }
 

@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
@@ -101,9 +102,18 @@ impl ListenerFile {
 }
 
 fn certificate(path: &Path) -> std::io::Result<String> {
+    // The open of a FIFO could wait for ever, and that of a device could have an effect.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = fs::File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(Errno::EINVAL.into());
+    }
     let mut text = String::new();
-    fs::File::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
-    Ok(text)
+    let length = file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    match u64::try_from(length) {
+        Ok(length) if length <= MAX_BYTES => Ok(text),
+        _ => Err(Errno::EFBIG.into()),
+    }
 }
 
 /// Returns every call of the process, including those of its set-up.
@@ -291,5 +301,31 @@ mod tests {
         assert_eq!(read(0o644, FileKind::Trusted), Ok("x".to_owned()));
         assert!(read(0o666, FileKind::Trusted).is_err_and(|bad| bad.contains("others can write")));
         assert_eq!(read(0o666, FileKind::Certificate), Ok("x".to_owned()));
+    }
+
+    #[test]
+    fn a_fifo_and_a_file_over_its_bound_are_refused_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let host = HostContext::of_this_process();
+        let kinds = [FileKind::Secret, FileKind::Trusted, FileKind::Certificate];
+        let path = directory.path().join("file");
+        let full = usize::try_from(MAX_BYTES).expect("it fits");
+        for (length, is_right) in [(full, true), (full + 1, false)] {
+            std::fs::write(&path, "x".repeat(length)).expect("written");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("its mode");
+            for kind in kinds {
+                let read = ListenerFile { path: path.clone(), kind }.read(&host);
+                assert_eq!(
+                    read.map(|text| text.len()).ok(),
+                    is_right.then_some(length),
+                    "{kind:?}"
+                );
+            }
+        }
+        std::fs::remove_file(&path).expect("removed");
+        nix::unistd::mkfifo(&path, Mode::from_bits_truncate(0o600)).expect("a FIFO");
+        for kind in kinds {
+            assert!(ListenerFile { path: path.clone(), kind }.read(&host).is_err(), "{kind:?}");
+        }
     }
 }
