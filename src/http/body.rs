@@ -159,7 +159,8 @@ mod tests {
     }
 
     fn named(name: &str, rights: ClientRights) -> Client {
-        Client { principal: Principal::named(name), standing: Standing::Known, rights }
+        let principal = Principal::named(name);
+        Client { principal, standing: Standing::Known, rights, until: None }
     }
 
     fn own() -> Client {

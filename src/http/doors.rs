@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::access::{Client, ClientRights};
 use crate::body::busy;
@@ -11,10 +11,12 @@ use crate::door::Door;
 use crate::respond::Refusal;
 use config::policy::Principal;
 
-/// Maximum number of doors. Each costs some kilobytes, and the state of its client.
+/// Maximum number of doors of subjects. Each costs some kilobytes, and the state of its client.
 const MAX_DOORS: usize = 1024;
 /// Time without a request after which the door of a subject may make room for that of another.
 const UNUSED_TIME: Duration = Duration::from_secs(300);
+/// Time that a subject has, after credentials were replaced, to show a token that is still valid.
+const PROOF_TIME: Duration = Duration::from_secs(60);
 
 /// Makes the door of a client.
 type MakeDoor<H> = Box<dyn Fn(&Client) -> Door<H> + Send + Sync>;
@@ -31,6 +33,8 @@ struct OpenDoor<H> {
     used: Instant,
     /// True for a client that has a token or a certificate. Its door is kept for as long as it has one.
     is_listed: bool,
+    /// Latest end of the access tokens of its requests, if each of them has one.
+    until: Option<SystemTime>,
 }
 
 impl<H> Doors<H> {
@@ -43,7 +47,8 @@ impl<H> Doors<H> {
     }
 
     /// Makes doors for these clients. Removes and returns those of clients that were listed and are not any more. A
-    /// request that is being served keeps its door.
+    /// request that is being served keeps its door. The door of a subject is for a short time only, until a request
+    /// shows that its access token is still valid.
     pub(crate) fn list(&self, clients: &[Client]) -> Vec<Arc<Door<H>>> {
         let key = |client: &Client| (client.principal.clone(), client.rights);
         let mut open = self.open();
@@ -52,11 +57,16 @@ impl<H> Doors<H> {
             door.is_listed && !listed.contains(client)
         };
         let removed = open.extract_if(.., is_removed).map(|(_, door)| door.door).collect();
+        let shown_until = SystemTime::now() + PROOF_TIME;
+        for door in open.values_mut().filter(|door| !door.is_listed) {
+            door.until = Some(door.until.map_or(shown_until, |until| until.min(shown_until)));
+        }
         for client in clients {
             let made = || OpenDoor {
                 door: Arc::new((self.make)(client)),
                 used: Instant::now(),
                 is_listed: true,
+                until: None,
             };
             open.entry(key(client)).or_insert_with(made).is_listed = true;
         }
@@ -72,16 +82,32 @@ impl<H> Doors<H> {
         let key = (client.principal.clone(), client.rights);
         if let Some(known) = open.get_mut(&key) {
             known.used = Instant::now();
+            // An option without a time is the least.
+            known.until = known.until.max(client.until);
             return Ok(Arc::clone(&known.door));
         }
-        if open.len() >= MAX_DOORS {
+        // Clients of the configuration take no door from subjects.
+        if open.values().filter(|door| !door.is_listed).count() >= MAX_DOORS {
             let unused = unused(&open).ok_or_else(|| busy("there are too many clients at once"))?;
             open.remove(&unused);
         }
         let door = Arc::new((self.make)(client));
-        let made = OpenDoor { door: Arc::clone(&door), used: Instant::now(), is_listed: false };
+        let made = OpenDoor {
+            door: Arc::clone(&door),
+            used: Instant::now(),
+            is_listed: false,
+            until: client.until,
+        };
         open.insert(key, made);
         Ok(door)
+    }
+
+    /// Removes and returns the doors of subjects whose access tokens have expired by `now`.
+    pub(crate) fn take_expired(&self, now: SystemTime) -> Vec<Arc<Door<H>>> {
+        let is_expired = |_: &(Principal, ClientRights), door: &mut OpenDoor<H>| {
+            !door.is_listed && door.until.is_some_and(|until| until <= now)
+        };
+        self.open().extract_if(.., is_expired).map(|(_, door)| door.door).collect()
     }
 }
 

@@ -10,6 +10,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
@@ -128,6 +129,13 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         }
     }
 
+    /// Closes the doors of clients whose access tokens have expired.
+    pub(crate) fn close_expired(&self) {
+        for expired in self.doors.take_expired(SystemTime::now()) {
+            tokio::spawn(expired.close());
+        }
+    }
+
     /// Returns the client of a request and its door.
     fn authenticate(
         &self,
@@ -170,8 +178,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
     async fn served(&self, request: Request, next: Next) -> Result<Response, Refusal> {
         let (mut parts, body) = request.into_parts();
-        let credentials = self.access.credentials();
-        let (client, door) = self.authenticate(&credentials, &parts)?;
+        let mut credentials = self.access.credentials();
+        let (mut client, mut door) = self.authenticate(&credentials, &parts)?;
         rights::check(client.rights, &parts.method, parts.uri.path())?;
         let is_agent = client.rights == ClientRights::Agent;
         if door.has_secret() && is_agent && is_plain_call(parts.uri.path()) {
@@ -181,6 +189,17 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         // Read before a place is taken: a slow body would keep the place from others.
         let form = if is_form(&parts) { BodyForm::Form } else { BodyForm::Json };
         let held = self.bodies.read(&client, &parts.headers, form, body).await?;
+        // A slow body may have outlasted the credentials by which it was admitted.
+        let current = self.access.credentials();
+        if !Arc::ptr_eq(&credentials, &current) || has_passed(client.until) {
+            let (again, its_door) = self.authenticate(&current, &parts)?;
+            if again.principal != client.principal || again.rights != client.rights {
+                return Err(busy("the credentials were replaced meanwhile"));
+            }
+            credentials = current;
+            client = again;
+            door = its_door;
+        }
         // The client decides when a stream ends, so a server that ends does not wait for it.
         let is_stream = is_stream(&parts);
         let place = if is_stream { door.take_stream()? } else { door.take_place()? };
@@ -194,6 +213,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         });
         id.map(|id| parts.extensions.insert(id));
         let used = Arc::clone(&door);
+        let until = client.until;
+        let certificate = parts.extensions.get::<Arc<PresentedCertificate>>().cloned();
         parts.extensions.insert(client);
         parts.extensions.insert(door);
         if parts.uri.path() == RUN_PATH {
@@ -208,7 +229,8 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let response = next.run(request).instrument(span.unwrap_or_else(Span::none)).await;
         let response = charged(response, &held);
         // Its client resumes a stream with the credentials that it has then.
-        let stop = is_stream.then(|| [self.ends.stop.clone(), credentials.replaced().clone()]);
+        let stop =
+            is_stream.then(|| stream_end(self.ends.stop.clone(), credentials, until, certificate));
         let permit = RequestPermit {
             _place: place,
             held,
@@ -377,6 +399,44 @@ struct RequestPermit {
 /// Resolves when a stream is to end.
 type StreamEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Returns the end of a stream: that of the server, and of the credentials with which it was opened.
+fn stream_end(
+    ending: CancellationToken,
+    credentials: Arc<Credentials>,
+    until: Option<SystemTime>,
+    certificate: Option<Arc<PresentedCertificate>>,
+) -> StreamEnd {
+    let expired = async move {
+        match until {
+            Some(until) => tokio::time::sleep(time_until(until)).await,
+            None => std::future::pending().await,
+        }
+    };
+    Box::pin(async move {
+        let lapsed = async {
+            match &certificate {
+                Some(certificate) => credentials.lapse(certificate).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = ending.cancelled() => {}
+            () = credentials.replaced().cancelled() => {}
+            () = expired => {}
+            () = lapsed => {}
+        }
+    })
+}
+
+fn time_until(end: SystemTime) -> Duration {
+    end.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
+/// Returns true if an access token with this end has expired.
+fn has_passed(until: Option<SystemTime>) -> bool {
+    until.is_some_and(|until| time_until(until).is_zero())
+}
+
 /// The body of an answer, which holds the request's resources until it is sent. A stream ends when the server does.
 struct AnswerBody {
     body: Body,
@@ -389,16 +449,8 @@ struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// `stop` are the tokens of which the first that is tripped ends a stream.
-    fn new(body: Body, permit: RequestPermit, stop: Option<[CancellationToken; 2]>) -> Self {
-        let stop = stop.map(|[ending, replaced]| -> StreamEnd {
-            Box::pin(async move {
-                tokio::select! {
-                    () = ending.cancelled() => {}
-                    () = replaced.cancelled() => {}
-                }
-            })
-        });
+    /// `stop` ends a stream.
+    fn new(body: Body, permit: RequestPermit, stop: Option<StreamEnd>) -> Self {
         let is_measured = body.size_hint().exact().is_some();
         Self { body, permit: Some(permit), stop, is_measured, charged: 0 }
     }
@@ -457,7 +509,6 @@ impl HttpBody for AnswerBody {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use http_body_util::BodyExt;
     use tokio::sync::Semaphore;
@@ -471,7 +522,8 @@ mod tests {
 
     fn agent() -> Client {
         let principal = Principal::named("a");
-        Client { principal, standing: Standing::Known, rights: ClientRights::Agent }
+        let rights = ClientRights::Agent;
+        Client { principal, standing: Standing::Known, rights, until: None }
     }
 
     /// Reads a small request of a client that has memory for `room` KiB.
@@ -580,6 +632,70 @@ mod tests {
         }
     }
 
+    /// Makes a guard of these tokens.
+    fn guarded(
+        tokens: Vec<Token>,
+        limits: &ListenerLimits,
+    ) -> (Guard<Nothing>, Arc<Seen>, CredentialStore) {
+        let names =
+            ServedNames { reach: ListenerReach::Socket, hosts: Vec::new(), origins: Vec::new() };
+        let store = CredentialStore::new(Credentials::new(tokens, None, None, None));
+        let access = AccessRules::new(names, &store, WithoutToken::Refused);
+        let handlers = Arc::new(Seen::default());
+        let leaving = CancellationToken::new();
+        let end = CancellationToken::new();
+        let guard = Guard::new(&handlers, access, limits, Ends::default(), leaving, &end);
+        (guard, handlers, store)
+    }
+
+    fn subject(name: &str, until: SystemTime) -> Client {
+        Client { principal: Principal::subject("s", name), until: Some(until), ..agent() }
+    }
+
+    #[tokio::test]
+    async fn the_door_of_a_subject_is_closed_with_the_last_of_its_tokens() {
+        let (guard, _, store) = guarded(Vec::new(), &ListenerLimits::default());
+        let now = SystemTime::now();
+        let hour = now + Duration::from_secs(3600);
+        // A second token, with an earlier end, takes nothing from the first.
+        for client in [subject("stays", hour), subject("stays", now), subject("ends", now)] {
+            guard.doors.get(&client).expect("a door");
+        }
+        assert_eq!(guard.doors.take_expired(SystemTime::now()).len(), 1);
+        // Without a request after the credentials were replaced, its key may be gone.
+        store.replace(Credentials::default());
+        guard.follow();
+        guard.doors.get(&subject("shows", hour)).expect("a door");
+        let later = SystemTime::now() + Duration::from_secs(61);
+        assert_eq!(guard.doors.take_expired(later).len(), 1);
+        assert_eq!(guard.doors.take_expired(hour).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn clients_of_the_configuration_take_no_door_from_subjects() {
+        let token = |number: usize| {
+            let made =
+                Token::new(&format!("{number:032}"), Principal::named(&format!("c{number}")));
+            made.expect("it is long enough")
+        };
+        let (guard, ..) = guarded((0..1100).map(token).collect(), &ListenerLimits::default());
+        let until = SystemTime::now() + Duration::from_secs(60);
+        for number in 0..1024 {
+            assert!(guard.doors.get(&subject(&number.to_string(), until)).is_ok(), "{number}");
+        }
+        assert!(guard.doors.get(&subject("more", until)).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_with_its_access_token() {
+        let end = |until| stream_end(CancellationToken::new(), Arc::default(), until, None);
+        let wait = Duration::from_secs(120);
+        let soon = SystemTime::now() + Duration::from_secs(60);
+        assert!(tokio::time::timeout(wait, end(Some(soon))).await.is_ok());
+        // The control: one without an end.
+        assert!(tokio::time::timeout(wait, end(None)).await.is_err());
+    }
+
     #[tokio::test]
     async fn an_operator_takes_no_connection_of_agents_and_no_client_reserves_for_it() {
         let token = |name: &str, rights| {
@@ -589,15 +705,8 @@ mod tests {
             token
         };
         let tokens = vec![token("a", ClientRights::Agent), token("ops", ClientRights::Operator)];
-        let names =
-            ServedNames { reach: ListenerReach::Socket, hosts: Vec::new(), origins: Vec::new() };
-        let store = CredentialStore::new(Credentials::new(tokens, None, None, None));
-        let access = AccessRules::new(names, &store, WithoutToken::Refused);
-        let handlers = Arc::new(Seen::default());
         let limits = ListenerLimits::default();
-        let leaving = CancellationToken::new();
-        let end = CancellationToken::new();
-        let guard = Guard::new(&handlers, access, &limits, Ends::default(), leaving, &end);
+        let (guard, handlers, _store) = guarded(tokens, &limits);
         let seen = handlers.0.lock().expect("no panic").clone();
         assert_eq!(seen, [("runs", "a".to_owned()), ("watches", "ops".to_owned())]);
         let operator = Client {

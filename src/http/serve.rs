@@ -31,6 +31,8 @@ use mcp::lines::Ends;
 const KILL_GRACE: Duration = Duration::from_secs(3);
 /// Pause after a failed accept(2): descriptors may be short for a while.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between looks for clients whose access tokens have expired.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A socket that listens, made before the process is confined.
 #[derive(Debug)]
@@ -110,11 +112,16 @@ pub async fn serve<M: MakeHandler>(front: Front<M>, ends: Ends) -> io::Result<()
     Ok(())
 }
 
-/// Adapts the doors each time that the credentials are replaced.
+/// Adapts the doors each time that the credentials are replaced, and when access tokens expire.
 async fn follow<H: ServerHandler + Clone + Send + Sync + 'static>(guard: Arc<Guard<H>>) {
     let mut changes = guard.access.changes();
-    while changes.changed().await.is_ok() {
-        guard.follow();
+    loop {
+        match timeout(EXPIRY_INTERVAL, changes.changed()).await {
+            Ok(Ok(())) => guard.follow(),
+            Ok(Err(_)) => return,
+            Err(_) => {}
+        }
+        guard.close_expired();
     }
 }
 

@@ -16,7 +16,7 @@ use config::certificates::CertificateSetting;
 use config::policy::Principal;
 
 /// Time for which a verified certificate is not verified again.
-const VERIFIED_TIME: Duration = Duration::from_secs(60);
+pub(super) const VERIFIED_TIME: Duration = Duration::from_secs(60);
 
 /// Authorities whose certificates are accepted, and the clients that their certificates name.
 #[derive(Debug, Clone)]

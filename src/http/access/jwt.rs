@@ -19,6 +19,8 @@ use config::policy::Principal;
 pub(super) const MAX_TOKEN: usize = 8 << 10;
 /// Difference between the clocks of the authorization server and of this machine.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
+/// Latest end of a token that is kept, in seconds since 1970: some thousand years ahead.
+const MAX_END: f64 = 1e11;
 /// Maximum length of a subject, in bytes.
 const MAX_SUBJECT: usize = 128;
 /// Types of tokens that are access tokens (RFC 9068), or of no special kind.
@@ -50,18 +52,22 @@ impl JwtVerifier {
         Self { issuer, audience, keys, clients }
     }
 
-    /// Returns the client of a token.
+    /// Returns the client of a token, and the time from which the token is refused.
     ///
     /// # Errors
     /// The reason why it names no client.
-    pub(super) fn client(&self, token: &[u8], now: SystemTime) -> Result<Principal, TokenFault> {
+    pub(super) fn client(
+        &self,
+        token: &[u8],
+        now: SystemTime,
+    ) -> Result<(Principal, SystemTime), TokenFault> {
         let claims = self.signed_claims(token).ok_or(TokenFault::Forged)?;
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let subject = self.valid_subject(&claims, now).map_err(TokenFault::Unfit)?;
+        let (subject, end) = self.valid_subject(&claims, now).map_err(TokenFault::Unfit)?;
         let scopes = scopes(&claims);
         let client = self.clients.iter().find(|client| scopes.contains(&client.scope.as_str()));
         let client = client.ok_or(TokenFault::Scope)?;
-        Ok(Principal::subject(&client.client, subject))
+        Ok((Principal::subject(&client.client, subject), end))
     }
 
     /// Returns the claims of a token that a key of the file has signed.
@@ -84,12 +90,12 @@ impl JwtVerifier {
         json::object(&claims).ok().filter(|_| is_signed)
     }
 
-    /// Checks that a token was made for this server and is valid now. Returns its subject.
+    /// Checks that a token was made for this server and is valid now. Returns its subject, and its end.
     fn valid_subject<'c>(
         &self,
         claims: &'c Map<String, Value>,
         now: Duration,
-    ) -> Result<&'c str, &'static str> {
+    ) -> Result<(&'c str, SystemTime), &'static str> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         if text("iss") != Some(self.issuer.as_str()) {
             return Err("the token is of another issuer");
@@ -104,11 +110,11 @@ impl JwtVerifier {
         let latest = now.saturating_add(CLOCK_SKEW).as_secs_f64();
         let earliest = now.saturating_sub(CLOCK_SKEW).as_secs_f64();
         let time = |name: &str| claims.get(name).map(Value::as_f64);
-        match time("exp") {
-            Some(Some(end)) if end > earliest => {}
+        let end = match time("exp") {
+            Some(Some(end)) if end > earliest => refused_from(end),
             Some(Some(_)) => return Err("the token has expired"),
             None | Some(None) => return Err("the token has no end"),
-        }
+        };
         match time("nbf") {
             None => {}
             Some(Some(begin)) if begin <= latest => {}
@@ -118,7 +124,9 @@ impl JwtVerifier {
             (1..=MAX_SUBJECT).contains(&subject.len())
                 && subject.bytes().all(|byte| byte.is_ascii_graphic())
         };
-        text("sub").filter(is_fit).ok_or("the token has no subject of 1 to 128 visible characters")
+        let subject = text("sub").filter(is_fit);
+        let subject = subject.ok_or("the token has no subject of 1 to 128 visible characters")?;
+        Ok((subject, end))
     }
 
     fn is_for_us(&self, audience: Option<&Value>) -> bool {
@@ -128,6 +136,13 @@ impl JwtVerifier {
             _ => false,
         }
     }
+}
+
+/// Returns the time from which a token with this end, in seconds since 1970, is refused. A later end than a clock can
+/// show is the latest.
+fn refused_from(end: f64) -> SystemTime {
+    let end = Duration::try_from_secs_f64(end.clamp(0.0, MAX_END)).unwrap_or_default();
+    UNIX_EPOCH + end + CLOCK_SKEW
 }
 
 /// Returns the algorithm of a token, if its header asks for nothing that is not done here.
@@ -221,7 +236,7 @@ mod tests {
         fn client(&self, token: &str) -> Result<String, TokenFault> {
             let now = UNIX_EPOCH + Duration::from_secs(NOW);
             let client = self.verifier.client(token.as_bytes(), now);
-            client.map(|client| client.name().to_owned())
+            client.map(|(client, _)| client.name().to_owned())
         }
     }
 
@@ -372,6 +387,21 @@ mod tests {
             let fault = client(name, value.clone());
             assert!(matches!(fault, Err(TokenFault::Unfit(_))), "{name} {value}: {fault:?}");
         }
+    }
+
+    #[test]
+    fn a_token_is_refused_from_the_time_that_is_returned() {
+        let lab = Lab::new();
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let token = |end| lab.signed(&json!({"alg": "EdDSA", "kid": "e"}), &with("exp", end));
+        let until = |token: &str, now| lab.verifier.client(token.as_bytes(), now).map(|of| of.1);
+        let soon = token(json!(NOW + 10));
+        assert_eq!(until(&soon, at(NOW)), Ok(at(NOW + 70)));
+        assert!(until(&soon, at(NOW + 69)).is_ok());
+        assert_eq!(until(&soon, at(NOW + 70)), Err(TokenFault::Unfit("the token has expired")));
+        // An end that no clock can show.
+        let far = until(&token(json!(1e300)), at(NOW));
+        assert!(far.is_ok_and(|end| end > at(NOW * 10)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod resource;
 pub(crate) mod rights;
 pub mod tokens;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::respond::Refusal;
 use browser::ServedNames;
-use certificates::{CertificateClients, CertificateFault, PresentedCertificate};
+use certificates::{CertificateClients, CertificateFault, PresentedCertificate, VERIFIED_TIME};
 use config::policy::Principal;
 use failures::Failures;
 use jwt::{JwtVerifier, TokenFault};
@@ -67,6 +68,15 @@ pub struct Client {
     pub principal: Principal,
     pub standing: Standing,
     pub rights: ClientRights,
+    /// Time at which its access token expires, if it has one that does.
+    pub until: Option<SystemTime>,
+}
+
+impl Client {
+    /// Makes a client with a name, whose credential does not expire.
+    fn known(principal: Principal, rights: ClientRights) -> Self {
+        Self { principal, standing: Standing::Known, rights, until: None }
+    }
 }
 
 /// Says if a client has a name.
@@ -104,18 +114,37 @@ impl Credentials {
     /// before they come.
     fn clients(&self) -> Vec<Client> {
         let certificates = self.certificates.iter().flat_map(CertificateClients::clients);
-        let certificates = certificates.map(|(principal, rights)| Client {
-            principal,
-            standing: Standing::Known,
-            rights,
-        });
+        let certificates = certificates.map(|(principal, rights)| Client::known(principal, rights));
         self.tokens.iter().map(of_token).chain(certificates).collect()
+    }
+
+    /// Resolves when the certificate of a connection is not valid any more: it has expired, say.
+    pub(crate) async fn lapse(&self, certificate: &PresentedCertificate) {
+        let names_a_client =
+            || self.certificates.as_ref().is_some_and(|known| known.client(certificate).is_ok());
+        while names_a_client() {
+            tokio::time::sleep(VERIFIED_TIME).await;
+        }
+    }
+
+    /// Returns the names of the clients that have a token or a certificate.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<String> {
+        self.clients().into_iter().map(|client| client.principal.name().to_owned()).collect()
     }
 
     /// Returns a token that is tripped when other credentials take the place of these.
     pub(crate) fn replaced(&self) -> &CancellationToken {
         &self.replaced
     }
+}
+
+/// Numbers of clients that got a credential, and that have none any more. Subjects of an authorization server are not
+/// counted: they are not known before they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientChanges {
+    pub added: usize,
+    pub removed: usize,
 }
 
 /// Credentials that can be replaced while they are used.
@@ -128,8 +157,19 @@ impl CredentialStore {
     }
 
     /// Replaces the credentials. A request that was admitted by the earlier ones is served to its end.
-    pub fn replace(&self, credentials: Credentials) {
-        self.0.send_replace(Arc::new(credentials)).replaced.cancel();
+    pub fn replace(&self, credentials: Credentials) -> ClientChanges {
+        let keys = |credentials: &Credentials| -> BTreeSet<_> {
+            let of = |client: Client| (client.principal, client.rights);
+            credentials.clients().into_iter().map(of).collect()
+        };
+        let after = keys(&credentials);
+        let earlier = self.0.send_replace(Arc::new(credentials));
+        earlier.replaced.cancel();
+        let before = keys(&earlier);
+        ClientChanges {
+            added: after.difference(&before).count(),
+            removed: before.difference(&after).count(),
+        }
     }
 
     pub(crate) fn reader(&self) -> watch::Receiver<Arc<Credentials>> {
@@ -233,8 +273,9 @@ impl AccessRules {
         let jwt = credentials.jwt.as_ref().zip(tokens::bearer(header));
         let Some((jwt, token)) = jwt else { return Err(self.failed(peer, "a wrong token")) };
         match jwt.client(token, SystemTime::now()) {
-            Ok(principal) => {
-                Ok(Client { principal, standing: Standing::Known, rights: ClientRights::Agent })
+            Ok((principal, until)) => {
+                let client = Client::known(principal, ClientRights::Agent);
+                Ok(Client { until: Some(until), ..client })
             }
             Err(TokenFault::Forged) => Err(self.failed(peer, "a wrong token")),
             // No guess: the authorization server made it. So it is not counted, and its client gets another one.
@@ -257,7 +298,7 @@ impl AccessRules {
         // After the files were read again there may be no authority any more.
         let known = credentials.certificates.as_ref();
         match known.ok_or(CertificateFault::Unknown).and_then(|known| known.client(certificate)) {
-            Ok((principal, rights)) => Ok(Client { principal, standing: Standing::Known, rights }),
+            Ok((principal, rights)) => Ok(Client::known(principal, rights)),
             Err(CertificateFault::Invalid) => Err(self.failed(peer, "an invalid certificate")),
             Err(CertificateFault::Unknown) => {
                 Err(self.failed(peer, "a certificate that names no client"))
@@ -277,7 +318,8 @@ impl AccessRules {
             WithoutToken::Anonymous(principal) => (principal, Standing::Anonymous),
             WithoutToken::One(principal) => (principal, Standing::Known),
         };
-        Some(Client { principal: principal.clone(), standing, rights: ClientRights::Agent })
+        let client = Client::known(principal.clone(), ClientRights::Agent);
+        Some(Client { standing, ..client })
     }
 
     /// Counts a failure, and refuses its request.
@@ -306,6 +348,5 @@ impl AccessRules {
 }
 
 fn of_token(token: &Token) -> Client {
-    let Token { principal, rights, .. } = token;
-    Client { principal: principal.clone(), standing: Standing::Known, rights: *rights }
+    Client::known(token.principal.clone(), token.rights)
 }
