@@ -69,3 +69,10 @@ pub fn ignore_file_size_signal() -> Result<()> {
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
 }
+
+/// Ignores SIGHUP until it has a handler. A signal that comes while it is blocked waits for the handler all the same.
+pub fn ignore_hangup() -> Result<()> {
+    // SAFETY: SIG_IGN is not a function of this program; otherwise the call takes numbers only.
+    let before = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
+}

@@ -49,7 +49,10 @@ impl Server {
         if !arguments.contains(&"--http") {
             arguments.extend(["--http", "127.0.0.1:0"]);
         }
-        let (home, mut command) = configured_command(Command::new(PROGRAM), toml, &arguments);
+        // Without a controlling terminal, at whose SIGHUP a server ends.
+        let mut program = Command::new("setsid");
+        program.arg(PROGRAM);
+        let (home, mut command) = configured_command(program, toml, &arguments);
         prepare(home.path(), &mut command);
         command.stdin(Stdio::piped());
         Self::spawned(home, command)

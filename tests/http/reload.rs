@@ -1,6 +1,7 @@
 //! SIGHUP: tokens, keys and certificates are read again while clients call.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
@@ -15,7 +16,7 @@ use crate::client::{ALICE, BOB, Server, TOKENS, bearer, call, initialize, patien
 use crate::reach::family;
 
 const LIST: &str = "[http]\ntoken_list = \"HOME/list\"\n";
-const READ_AGAIN: &str = "{\"cofferdam_reload\":{\"files_read\":";
+const READ_AGAIN: &str = "{\"cofferdam_reload\":{";
 const KEPT: &str = "earlier tokens, keys and certificates stay";
 
 fn listing(text: &str) -> Server {
@@ -45,9 +46,15 @@ impl Server {
 fn clients_come_and_go_with_the_lines_of_the_list() {
     let server = listing(&format!("alice {ALICE}\n"));
     assert_eq!([server.status(ALICE), server.status(BOB)], [200, 401]);
-    server.rewritten("list", &format!("alice {ALICE}\nbob {BOB}\n"), READ_AGAIN);
+    let line = server.rewritten("list", &format!("alice {ALICE}\nbob {BOB}\n"), READ_AGAIN);
+    let counts = |added, removed| {
+        json!({"cofferdam_reload":
+            {"files_read": 1, "clients_added": added, "clients_removed": removed}})
+    };
+    assert_eq!(serde_json::from_str(&line).ok(), Some(counts(1, 0)));
     assert_eq!([server.status(ALICE), server.status(BOB)], [200, 200]);
-    server.rewritten("list", &format!("bob {BOB}\n"), READ_AGAIN);
+    let line = server.rewritten("list", &format!("bob {BOB}\n"), READ_AGAIN);
+    assert_eq!(serde_json::from_str(&line).ok(), Some(counts(0, 1)));
     assert_eq!([server.status(ALICE), server.status(BOB)], [401, 200]);
     // Another token of the same client.
     server.rewritten("list", &format!("bob {ALICE}\n"), READ_AGAIN);
@@ -67,6 +74,7 @@ fn a_bad_file_keeps_every_credential_and_is_named_without_a_secret() {
     for (text, fault) in [
         (format!("alice {ALICE}\nbob short-secret\n"), "list:2: a token has 32 characters"),
         (format!("{BOB}\n"), "list:1: a line is"),
+        ("# cut off\n".to_owned(), "list: has no token"),
         (format!("alice {ALICE}\nbob {ALICE}\n"), "the same token"),
     ] {
         let line = server.rewritten("list", &text, KEPT);
@@ -81,6 +89,10 @@ fn a_bad_file_keeps_every_credential_and_is_named_without_a_secret() {
     fs::remove_file(&list).expect("removed");
     server.hang_up();
     assert!(server.said(KEPT).contains("list"), "the file is named");
+    nix::unistd::mkfifo(&list, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    server.hang_up();
+    assert!(server.said(KEPT).contains("list"), "it waits for no writer");
+    fs::remove_file(&list).expect("removed");
     // A file that others can read, and one that leads elsewhere.
     secret(&list, &format!("bob {BOB}\n"));
     fs::set_permissions(&list, std::os::unix::fs::PermissionsExt::from_mode(0o644))
@@ -229,11 +241,10 @@ fn a_stream_of_a_client_that_stays_ends_and_can_be_resumed() {
 }
 
 #[test]
-fn a_server_without_files_survives_and_one_with_separate_files_reads_each() {
-    let server = Server::start(&[]);
+fn a_server_without_files_ends_and_one_with_separate_files_reads_each() {
+    let mut server = Server::start(&[]);
     server.hang_up();
-    server.said("{\"cofferdam_reload\":{\"files_read\":0}}");
-    assert_eq!(server.ask("GET", "/health", &[], "").status, 200);
+    assert_eq!(server.ended(), None, "the signal ends it");
     let server = Server::prepared(TOKENS, &[], |home, _| {
         secret(&home.join("alice"), ALICE);
         secret(&home.join("bob"), BOB);
@@ -243,6 +254,54 @@ fn a_server_without_files_survives_and_one_with_separate_files_reads_each() {
     assert_eq!([server.status(ALICE), server.status(&new), server.status(BOB)], [401, 200, 200]);
     server.rewritten("alice", BOB, KEPT);
     assert_eq!([server.status(&new), server.status(BOB)], [200, 200]);
+}
+
+#[test]
+fn a_request_whose_body_comes_after_its_client_was_removed_is_refused() {
+    let server = listing(&format!("alice {ALICE}\nbob {BOB}\n"));
+    let body = json!({"command": "echo ran"}).to_string();
+    let head = |token: &str| {
+        format!(
+            "POST /run HTTP/1.1\r\nhost: {}\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n",
+            server.at,
+            bearer(token),
+            body.len()
+        )
+    };
+    let begun = [BOB, ALICE].map(|token| {
+        let mut stream = std::net::TcpStream::connect(&server.at).expect("it listens");
+        stream.set_read_timeout(Some(patience())).expect("a time");
+        stream.write_all(head(token).as_bytes()).expect("sent");
+        stream
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    server.rewritten("list", &format!("alice {ALICE}\n"), READ_AGAIN);
+    let [bob, alice] = begun.map(|mut stream| {
+        stream.write_all(body.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
+    });
+    assert!(bob.starts_with("HTTP/1.1 401 ") && !bob.contains("ran"), "{bob}");
+    // The control: a client that stays.
+    assert!(alice.starts_with("HTTP/1.1 200 ") && alice.contains("ran"), "{alice}");
+}
+
+#[test]
+fn a_rule_whose_client_has_no_credential_is_warned_of() {
+    let server = Server::prepared(LIST, &[], |home, _| {
+        secret(&home.join("list"), &format!("alice {ALICE}\nbob {BOB}\n"));
+        let policies = home.join("config/policies");
+        fs::create_dir_all(&policies).expect("a directory");
+        let rule = "schema = 1\n[[rule]]\nid = \"no-bob\"\ntools = [\"bash\"]\nclients = [\"bob\"]\n\
+                    action = \"deny\"\nwhy = \"a test\"\nmatches = [{ tool = \"bash\", client = \"bob\" }]\n";
+        fs::write(policies.join("bob.toml"), rule).expect("written");
+    });
+    secret(&server.home.path().join("list"), &format!("alice {ALICE}\n"));
+    server.hang_up();
+    let line = server.said("names a client that has no credential");
+    assert!(line.contains("bob"), "{line}");
 }
 
 #[test]

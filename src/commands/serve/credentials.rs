@@ -38,6 +38,8 @@ pub(super) struct CredentialSettings {
     client_crl: Option<PathBuf>,
     certificates: Vec<CertificateSetting>,
     jwt: Option<JwtSettings>,
+    /// Clients that the configuration names.
+    named: Vec<String>,
 }
 
 /// Reads one of the files.
@@ -54,6 +56,7 @@ impl CredentialSettings {
             client_crl: settings.client_crl.value.clone(),
             certificates: settings.certificates.value.clone(),
             jwt: settings.jwt.value.clone(),
+            named: settings.clients().map(str::to_owned).collect(),
         }
     }
 
@@ -64,6 +67,13 @@ impl CredentialSettings {
             || self.token_list.is_some()
             || self.jwt.is_some()
             || self.kept.iter().any(|token| token.rights == ClientRights::Agent)
+    }
+
+    /// Returns true if the configuration itself names this client, or requests without a token can be of it.
+    pub(super) fn names(&self, client: &str) -> bool {
+        self.named.iter().any(|name| name == client)
+            || [Principal::local().name(), super::listener::CLIENT, http::tcp::CLIENT]
+                .contains(&client)
     }
 
     pub(super) fn has_tls(&self) -> bool {

@@ -1,6 +1,7 @@
 //! `serve --http` and `--tcp`: the conditions under which a listener may start, and the files and sockets that are opened
 //! for it before this process is confined.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -86,6 +87,8 @@ pub struct HttpPlan {
     without_token: WithoutToken,
     limits: ListenerLimits,
     run_root: Option<String>,
+    /// Clients that rules of the policy name.
+    pub(super) rule_clients: BTreeSet<String>,
 }
 
 /// A listener for raw TCP that may start.
@@ -151,7 +154,7 @@ pub struct Opened {
     pub access: AccessRules,
     pub listener: Listener,
     pub limits: ListenerLimits,
-    /// Taken by the task that waits for SIGHUP.
+    /// Taken by the task that waits for SIGHUP; `None` if that ends this server.
     pub reload: Option<Reload>,
     /// Reader of this process's memory; `None` without a `/proc`.
     pub memory: Option<OwnMemory>,
@@ -233,6 +236,7 @@ impl HttpPlan {
             without_token,
             limits,
             run_root: run_root(flags.workdir.as_deref())?,
+            rule_clients: BTreeSet::new(),
         }))
     }
 
@@ -245,7 +249,8 @@ impl HttpPlan {
     /// secret. Without it, the files are read once.
     pub fn start_reader(&self) -> Option<OwnedFd> {
         let files = self.credentials.files();
-        let started = (!files.is_empty()).then(|| file_reader::start(&files))?;
+        let is_wanted = reload::is_reload(&self.credentials);
+        let started = is_wanted.then(|| file_reader::start(&files))?;
         started.inspect_err(|errno| tracing::warn!("http: files are not read again: {errno}")).ok()
     }
 
@@ -261,7 +266,8 @@ impl HttpPlan {
     ) -> Result<Opened, CliError> {
         random()?;
         // The signal can come as soon as the address is printed, and waits for its handler.
-        if reload::is_reload() {
+        let reloads = reload::is_reload(&self.credentials);
+        if reloads {
             reload::hangup().thread_block().map_err(|errno| bad(&in_words(&errno.into())))?;
         }
         let host = HostContext::of_this_process();
@@ -291,15 +297,17 @@ impl HttpPlan {
         if let Some(path) = &self.generated {
             eprintln!("cofferdam: clients need the token in {}", path.display());
         }
-        let Self { names, allowed, without_token, limits, run_root, .. } = self;
+        let Self { names, allowed, without_token, limits, run_root, rule_clients, .. } = self;
+        reload::warn_of_unknown(&rule_clients, &self.credentials, &credentials);
         let resource = self.credentials.jwt().and_then(Resource::new);
         let store = CredentialStore::new(credentials);
         let mut access = AccessRules::new(names, &store, without_token);
         access.allowed = allowed;
         access.resource = resource;
-        let reload = Reload { settings: self.credentials, store, reader };
+        let reload =
+            reloads.then(|| Reload { settings: self.credentials, store, reader, rule_clients });
         let memory = OwnMemory::open().ok();
-        Ok(Opened { access, listener, limits, reload: Some(reload), memory, run_root })
+        Ok(Opened { access, listener, limits, reload, memory, run_root })
     }
 }
 
@@ -365,6 +373,11 @@ fn token_file() -> Result<PathBuf, CliError> {
             .with_hint(format!("set {VARIABLE}, or XDG_STATE_HOME"))
     })?;
     Ok(state.join("cofferdam/http-token"))
+}
+
+/// Returns true if SIGHUP asks for the files of a listener that is requested.
+pub(super) fn reloads(flags: &HttpFlags, settings: &HttpSettings) -> bool {
+    flags.http.is_some() && reload::is_reload(&CredentialSettings::new(settings, Vec::new()))
 }
 
 /// Returns the files that configure access to a listener: no cell may write to them.

@@ -47,7 +47,7 @@ use model::outcome::Failure;
 use projects::Project;
 use service::Executor;
 use supervisor::{OwnIds, ScopeWish};
-use sys::memory;
+use sys::{memory, signals};
 
 /// Network namespaces that a server keeps for further cells at most: 270 KB of the kernel's memory each.
 const MAX_NETWORKS: u16 = 32;
@@ -74,6 +74,11 @@ pub fn main(
         eprintln!("{ON_A_TERMINAL}");
     }
     let mut settings = settings::load_with(config, mcp, &typed.on)?;
+    // The signal has nothing to read again before its files were read, and must not end the start.
+    if listener::reloads(&typed.listener, &settings.loaded.config.http) {
+        signals::ignore_hangup()
+            .map_err(|errno| CliError::new(format!("signals cannot be set: {errno}")))?;
+    }
     if !typed.nested.is_empty() {
         settings = settings.nested()?;
     }
@@ -93,9 +98,13 @@ pub fn main(
             (offer, Some(watcher))
         }
     };
-    let plan = HttpPlan::check(&typed.listener, &settings.loaded.config.http, handed, || {
+    let mut plan = HttpPlan::check(&typed.listener, &settings.loaded.config.http, handed, || {
         settings.host_grants()
     })?;
+    if let Some(plan) = &mut plan {
+        let rules = settings.loaded.policy.rules();
+        plan.rule_clients = rules.iter().flat_map(|rule| rule.clients.iter().cloned()).collect();
+    }
     let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
     let tcp = TcpPlan::check(&typed.listener, json, || settings.host_grants())?;
     let plans = Plans { http: plan, tcp, watcher };
@@ -107,15 +116,14 @@ pub fn main(
             Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
         let executor = Arc::new(executor);
         let supervisor = link.clone();
-        let mut signals = vec![
+        let mut tasks = vec![
             tokio::spawn(metrics::at_signal(link.clone(), Arc::clone(&executor))),
             tokio::spawn(metrics::reset_at_signal(Arc::clone(&executor))),
         ];
         let mut http = http;
         let reload = http.as_mut().and_then(|opened| opened.reload.take());
-        // The hangup of its terminal ends a server.
-        if let Some(reload) = reload.filter(|_| reload::is_reload()) {
-            signals.push(tokio::spawn(reload::at_signal(reload)));
+        if let Some(reload) = reload {
+            tasks.push(tokio::spawn(reload::at_signal(reload)));
         }
         let following = follow(&offer, watched);
         let gone = async move {
@@ -134,7 +142,7 @@ pub fn main(
         let streams = (!at_terminal || (http.is_none() && tcp.is_none())).then_some(streams);
         let served = doors(executor, offer, http, tcp, streams, gone).await;
         served.map_err(|error| CliError::new(format!("serve: {error}")))?;
-        signals.iter().chain(&following).for_each(JoinHandle::abort);
+        tasks.iter().chain(&following).for_each(JoinHandle::abort);
         tracing::info!(metrics = ?supervisor.metrics(), "calls");
         // Without a supervisor no call could run: the client may start the server again.
         match supervisor.greeted().is_some() && supervisor.is_closed() {
