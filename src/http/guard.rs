@@ -674,8 +674,7 @@ mod tests {
     #[tokio::test]
     async fn clients_of_the_configuration_take_no_door_from_subjects() {
         let token = |number: usize| {
-            let made =
-                Token::new(&format!("{number:032}"), Principal::named(&format!("c{number}")));
+            let made = Token::new(&format!("{number:032}"), Principal::named(format!("c{number}")));
             made.expect("it is long enough")
         };
         let (guard, ..) = guarded((0..1100).map(token).collect(), &ListenerLimits::default());

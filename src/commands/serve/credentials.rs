@@ -188,7 +188,9 @@ fn malformed(path: &Path, error: &pem::Error) -> CliError {
         pem::Error::IllegalSectionStart { .. } => "a section of PEM begins with a malformed line",
         pem::Error::Base64Decode(_) => "a section of PEM has text that is not base64",
         pem::Error::NoItemsFound => "no section of PEM has what this file is for",
-        _ => "this is not a usable file in PEM format",
+        pem::Error::SectionTooLarge | pem::Error::Io(_) | _ => {
+            "this is not a usable file in PEM format"
+        }
     };
     failed(path, &kind)
 }
