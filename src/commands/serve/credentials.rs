@@ -69,11 +69,9 @@ impl CredentialSettings {
             || self.kept.iter().any(|token| token.rights == ClientRights::Agent)
     }
 
-    /// Returns true if the configuration itself names this client, or requests without a token can be of it.
+    /// Returns true if the configuration itself names this client.
     pub(super) fn names(&self, client: &str) -> bool {
         self.named.iter().any(|name| name == client)
-            || [Principal::local().name(), super::listener::CLIENT, http::tcp::CLIENT]
-                .contains(&client)
     }
 
     pub(super) fn has_tls(&self) -> bool {

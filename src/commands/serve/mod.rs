@@ -11,6 +11,7 @@ mod metrics;
 mod reload;
 pub(super) mod served_project;
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -102,8 +103,7 @@ pub fn main(
         settings.host_grants()
     })?;
     if let Some(plan) = &mut plan {
-        let rules = settings.loaded.policy.rules();
-        plan.rule_clients = rules.iter().flat_map(|rule| rule.clients.iter().cloned()).collect();
+        plan.rule_clients = clients_in_rules(&settings);
     }
     let json = settings.json.as_ref().and_then(|json| json.network.as_ref());
     let tcp = TcpPlan::check(&typed.listener, json, || settings.host_grants())?;
@@ -150,6 +150,14 @@ pub fn main(
             false => Ok(0),
         }
     })
+}
+
+/// Returns the clients that rules of the policy name, except for those without a token.
+fn clients_in_rules(settings: &Settings) -> BTreeSet<String> {
+    let local = Principal::local();
+    let without_token = [local.name(), listener::CLIENT, http::tcp::CLIENT];
+    let named = settings.loaded.policy.rules().iter().flat_map(|rule| &rule.clients);
+    named.filter(|name| !without_token.contains(&name.as_str())).cloned().collect()
 }
 
 /// Adds the settings and the grants of the command line to the configuration.
