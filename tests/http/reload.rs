@@ -315,11 +315,11 @@ fn the_process_that_reads_has_no_descriptor_but_its_link_and_ends_with_the_serve
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.starts_with(b"cofferdam-reader")
     };
+    // It takes its name and confines itself while the server starts, and answers only then.
+    server.rewritten("list", &format!("alice {ALICE}\n"), READ_AGAIN);
     let all = family(server.child.id());
     let readers: Vec<u32> = all.iter().filter(named).copied().collect();
     let [reader] = readers.as_slice() else { panic!("one process: {readers:?}") };
-    // It confines itself while the server starts, and answers only then.
-    server.rewritten("list", &format!("alice {ALICE}\n"), READ_AGAIN);
     let status = fs::read_to_string(format!("/proc/{reader}/status")).expect("it runs");
     for line in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"] {
         assert!(status.contains(line), "{line}");
