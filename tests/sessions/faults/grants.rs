@@ -35,9 +35,9 @@ pub fn refuse_the_start(caller: &Caller) -> Check {
     holds("a refusal", &ended, ended.code != 0 && ended.stderr.contains(REMEDY))
 }
 
-/// Each process counts its own calls: `main` makes one, and its child fails at the second.
+/// Each process counts its own calls: `main` makes one and the supervisor two, and a child fails at the third.
 pub fn refuse_each_call(caller: &Caller) -> Check {
-    for fault in ["error=EINVAL:when=2+", "signal=KILL:when=2"] {
+    for fault in ["error=EINVAL:when=3+", "signal=KILL:when=3"] {
         let mut client = Client::start(failing(caller, fault)?)?;
         for _ in 0..2 {
             let answer = client.text("true")?;
