@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::server::Server;
-use crate::support::{Caller, Check, Claim, Failed, For, Need, children, claim, equal, holds};
+use crate::support::{
+    Caller, Check, Claim, Failed, For, Need, children, claim, equal, holds, patience,
+};
 
 const PYTHON: &[Need] = &[Need::Python];
 
@@ -482,8 +485,17 @@ fn limited(caller: &Caller, most: u32) -> Command {
 fn few(caller: &Caller) -> Check {
     // Fewer than the pool and the kept ones would take: calls run as far as cells can be made.
     let mut kept = Kept { server: Server::of(limited(caller, 5)), spent: BTreeMap::new() };
+    let end = Instant::now() + patience();
     for number in 0..LOOKS {
-        let seen = kept.bash(&format!("echo {number}"), false)?;
+        let seen = loop {
+            match kept.bash(&format!("echo {number}"), false) {
+                // The kernel frees a namespace some time after its last process has ended.
+                Err(failed) if is_full(&failed) && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                seen => break seen?,
+            }
+        };
         equal("output", seen.stdout, format!("{number}\n"))?;
     }
     let (_, networks) = held(&kept.server)?;
@@ -493,6 +505,11 @@ fn few(caller: &Caller) -> Check {
     let result = server.result("bash_exec", json!({ "command": "echo" }));
     let text = result.pointer("/content/0/text").and_then(Value::as_str).unwrap_or_default();
     holds("the reason", text, text.contains("cloning the cell") && text.contains("ENOSPC"))
+}
+
+/// Returns true if no further namespace could be made for a call.
+fn is_full(failed: &Failed) -> bool {
+    failed.message().is_some_and(|message| message.contains("ENOSPC"))
 }
 
 /// Counts the descriptors of the supervisor, and those of network namespaces among them.
