@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use cell::mediate::names::OBEYED;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::server::Server;
 use crate::support::{
-    Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience, soon,
+    self, Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience, soon,
 };
 
 pub const CLAIMS: &[Claim] = &[
@@ -22,6 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("paths_choose_what_is_applied", chosen),
     claim("a_layer_has_one_start_at_a_time", used),
     claim("a_later_start_finds_the_changes", continued),
+    claim("a_start_waits_until_the_kernel_has_freed_the_last_one", freed),
     claim("a_killed_apply_is_finished_by_the_next", killed),
     claim("layers_are_never_granted_for_writing", own_directory),
     claim("a_directory_that_cannot_have_a_layer_is_refused", refused).only(For::Root),
@@ -299,6 +301,27 @@ fn continued(caller: &Caller) -> Check {
     let nested = caller.run(&["--cow", &path, "--json"], &["cat", "c"])?;
     holds("a third", &nested.stdout, nested.stdout.contains("\"c\\n\""))?;
     equal("all changes", reviewed(caller, &[&path])?, (1, "A b\nA c".to_owned()))
+}
+
+fn freed(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a")?;
+    let live = caller.live(&["--cow", &path], "echo first >> a; sleep 1000")?;
+    // An open file keeps the kernel from freeing the overlay.
+    let held = std::fs::File::open(format!("/proc/{}/root/workspace/a", live.payload()?))?;
+    drop(live);
+    let mut command = caller.cofferdam(&["run", "--cow", &path, "--", "cat", "a"]);
+    let mut second = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let end = Instant::now() + soon(10);
+    let waits =
+        |pid: &u32| support::proc_file(*pid, "wchan").is_ok_and(|at| at.ends_with(b"nanosleep"));
+    while !support::children(second.id()).iter().any(waits) {
+        equal("the second start waits", second.try_wait()?.map(|status| status.code()), None)?;
+        holds("it waits for the overlay", &path, Instant::now() < end)?;
+    }
+    drop(held);
+    let output = second.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    equal("the second start", (output.status.code(), &*text), (Some(0), "a\nfirst\n"))
 }
 
 fn killed(caller: &Caller) -> Check {

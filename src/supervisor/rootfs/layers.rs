@@ -11,6 +11,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -178,21 +179,7 @@ impl Stage {
         let open = |name: &str| openat(&layer, name, flags, Mode::empty());
         let upper = open(UPPER)?;
         let work = open(WORK)?;
-        let filesystem = Filesystem::open(c"overlay")?;
-        let by_descriptor =
-            |held: &OwnedFd| c_path(Path::new(&format!("/proc/self/fd/{}", held.as_raw_fd())));
-        filesystem.set_to(c"lowerdir", &by_descriptor(&lower)?)?;
-        filesystem.set_to(c"upperdir", &by_descriptor(&upper)?)?;
-        filesystem.set_to(c"workdir", &by_descriptor(&work)?)?;
-        // Without privilege on the host, and without a name by which a cell could forge a mark: the
-        // kernel keeps `user.overlay.*` from the users of the mount.
-        filesystem.set(c"userxattr")?;
-        // The kernel refuses a second such mount over the same upper directory (EBUSY). Its index, which
-        // keeps hard links whole, takes a capability that only root has (ovl_can_decode_fh).
-        filesystem.set_to(c"index", c"on")?;
-        // One device number for all files.
-        filesystem.set_to(c"xino", c"on")?;
-        filesystem.create()?;
+        let filesystem = overlay_of(&lower, &upper, &work)?;
         let host = fstatvfs(&lower)?.flags();
         let noexec = if host.contains(FsFlags::ST_NOEXEC) { attribute::NOEXEC } else { 0 };
         let overlay = filesystem.mount(attribute::NOSUID | attribute::NODEV | noexec)?;
@@ -207,4 +194,40 @@ impl Stage {
     fn leave(self) -> Result<(), Errno> {
         umount2(STAGE, MntFlags::MNT_DETACH)
     }
+}
+
+/// Time for the kernel to free the overlay of an earlier cell.
+const MAX_FREE_WAIT: Duration = Duration::from_secs(5);
+const FREE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Creates an overlay that can be mounted. Waits while the kernel still frees the last one over the same directories:
+/// the lock of the layer keeps other cells away, but the kernel frees the mounts of ended processes after their end,
+/// and reports no event for it.
+fn overlay_of(lower: &OwnedFd, upper: &OwnedFd, work: &OwnedFd) -> Result<Filesystem, Errno> {
+    let began = Instant::now();
+    loop {
+        match new_overlay(lower, upper, work) {
+            Err(Errno::EBUSY) if began.elapsed() < MAX_FREE_WAIT => std::thread::sleep(FREE_PAUSE),
+            created => return created,
+        }
+    }
+}
+
+fn new_overlay(lower: &OwnedFd, upper: &OwnedFd, work: &OwnedFd) -> Result<Filesystem, Errno> {
+    let filesystem = Filesystem::open(c"overlay")?;
+    let by_descriptor =
+        |held: &OwnedFd| c_path(Path::new(&format!("/proc/self/fd/{}", held.as_raw_fd())));
+    filesystem.set_to(c"lowerdir", &by_descriptor(lower)?)?;
+    filesystem.set_to(c"upperdir", &by_descriptor(upper)?)?;
+    filesystem.set_to(c"workdir", &by_descriptor(work)?)?;
+    // Without privilege on the host, and without a name by which a cell could forge a mark: the
+    // kernel keeps `user.overlay.*` from the users of the mount.
+    filesystem.set(c"userxattr")?;
+    // The kernel refuses a second such mount over the same upper directory (EBUSY). Its index, which
+    // keeps hard links whole, takes a capability that only root has (ovl_can_decode_fh).
+    filesystem.set_to(c"index", c"on")?;
+    // One device number for all files.
+    filesystem.set_to(c"xino", c"on")?;
+    filesystem.create()?;
+    Ok(filesystem)
 }
