@@ -112,21 +112,16 @@ impl Live {
         only_child(self.pid(), "supervisor")
     }
 
-    /// The cell's init: the supervisor's only child.
+    /// The cell's init: the supervisor's child with number 1 in the cell. Another child writes files of the cell's root, and
+    /// may be there for a moment.
     pub fn init(&self) -> Result<u32, Failed> {
-        only_child(self.supervisor()?, "init")
+        child_numbered(self.supervisor()?, "1", "init")
     }
 
     /// Returns the program: init's child of this number in the cell. The one before it makes the cell, and may be there for a
     /// moment still.
     pub fn payload(&self) -> Result<u32, Failed> {
-        const NUMBER: &str = "3";
-        let init = self.init()?;
-        let is_program = |pid: &u32| {
-            field(*pid, "NSpid").is_some_and(|all| all.split_whitespace().last() == Some(NUMBER))
-        };
-        let program = children(init).into_iter().find(is_program);
-        program.ok_or_else(|| format!("init {init} has no program: {:?}", children(init)).into())
+        child_numbered(self.init()?, "3", "program")
     }
 
     /// Sends a signal to the front end.
@@ -159,6 +154,15 @@ fn only_child(pid: u32, role: &str) -> Result<u32, Failed> {
         [one] => Ok(*one),
         other => Err(format!("{pid} should have one child, the {role}, and has {other:?}").into()),
     }
+}
+
+/// Returns the child with this number in its innermost process namespace.
+fn child_numbered(pid: u32, number: &str, role: &str) -> Result<u32, Failed> {
+    let is_it = |pid: &u32| {
+        field(*pid, "NSpid").is_some_and(|all| all.split_whitespace().last() == Some(number))
+    };
+    let child = children(pid).into_iter().find(is_it);
+    child.ok_or_else(|| format!("{pid} has no {role}: {:?}", children(pid)).into())
 }
 
 /// Sends a signal to one process.
