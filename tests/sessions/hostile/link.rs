@@ -59,6 +59,10 @@ impl Link {
     /// A number that was never used.
     pub fn fresh(&mut self) -> u64 {
         self.next += 1;
+        // A frame with a flipped bit may have used a number that was to come.
+        while self.calls.contains_key(&self.next) {
+            self.next += 1;
+        }
         self.next
     }
 
