@@ -14,10 +14,13 @@ use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use super::change::{Act, Change, Kind};
 use super::copy::{Space, copy};
 use super::files::{DIRECTORY, Seen, c_name, look, open_directory, open_file, split};
-use super::journal::{self, Finished, Left, Step, Stopped};
+use super::journal::{self, Finished};
+use super::layer::Layer;
 use super::owner::Owner;
+use super::records::Stopped;
 use super::rights::{self, Rights};
-use super::store::Layer;
+use super::staging_directory;
+use super::step::{self, Left, Step};
 
 /// Why an apply ended before all changes were tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +78,7 @@ impl<'a> Staging<'a> {
         owner: Owner,
     ) -> Result<Self, Errno> {
         let space = Space::of(host)?;
-        let directory = journal::make_staging(layer, host, owner)?;
+        let directory = staging_directory::make(layer, host, owner)?;
         let umask = nix::sys::stat::umask(Mode::S_IRWXG | Mode::S_IRWXO);
         nix::sys::stat::umask(umask);
         Ok(Self { directory, host, upper, owner, umask: umask.bits(), space })
@@ -100,8 +103,8 @@ impl<'a> Staging<'a> {
             match self.put(change, &own) {
                 Ok(staged) => {
                     let act = match change.kind {
-                        Kind::Directory => journal::Act::MakeDirectory,
-                        Kind::File | Kind::Link | Kind::Other => journal::Act::Put,
+                        Kind::Directory => step::Act::MakeDirectory,
+                        Kind::File | Kind::Link | Kind::Other => step::Act::Put,
                     };
                     let staged = Some(staged);
                     let path = &change.path;
@@ -127,8 +130,8 @@ impl<'a> Staging<'a> {
                 continue;
             }
             let act = match change.kind {
-                Kind::Directory => journal::Act::RemoveDirectory,
-                Kind::File | Kind::Link | Kind::Other => journal::Act::RemoveFile,
+                Kind::Directory => step::Act::RemoveDirectory,
+                Kind::File | Kind::Link | Kind::Other => step::Act::RemoveFile,
             };
             steps.push(Step::new(&change.path, act, change.old, None, change.is_movable));
         }
@@ -284,5 +287,5 @@ fn time(seen: &Seen) -> TimeSpec {
 }
 
 #[cfg(test)]
-#[path = "apply_tests.rs"]
+#[path = "apply_tests/mod.rs"]
 mod tests;

@@ -4,30 +4,29 @@
 //! of the host with `user.overlay.opaque` (overlayfs, "whiteouts and opaque directories"). Cells can
 //! make neither by themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString};
-use std::fs::File;
-use std::io::Read;
+use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::openat;
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::fstat;
 
+use super::applied::AppliedFiles;
 use super::change::{Act, Change, Kind, link};
-use super::files::{DIRECTORY, OPAQUE, Seen, Stamp, is_whiteout, look, open_file, split};
-use super::journal::AppliedFiles;
+use super::entries::{
+    MAX_NAMES, has_origin, is_opaque, is_same, may_be_moved, open_readable, sorted,
+};
+use super::files::{Seen, Stamp, is_whiteout, look, open_file, split};
 use super::judge::{Held, Judge};
 use super::links;
 use super::repository::{becomes_repository, has_head, is_repository};
-use cell::errno_of;
+use super::spelling::spelled_twice;
+use super::together::{is_below, settle};
 use cell::mediate::names::{self, GIT};
 use sys::lookup::may_fold;
-use sys::xattr;
 
 /// Maximum number of changes that are listed.
-pub(crate) const MAX_CHANGES: usize = 200_000;
+pub(crate) const MAX_CHANGES: usize = MAX_NAMES;
 /// Maximum depth of directories that are looked at; each takes two descriptors.
 const MAX_DEPTH: u16 = 128;
 /// Longest path of a directory that is looked at: in a longer one the guarded names are not found
@@ -35,8 +34,6 @@ const MAX_DEPTH: u16 = 128;
 const MAX_PATH_BYTES: usize = 3_000;
 /// Maximum number of bytes of all paths and texts of links, which are in memory several times.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
-/// Set on a file of the layer that began as one of the host; empty in an unprivileged overlay.
-const ORIGIN: &CStr = c"user.overlay.origin";
 
 /// Lists the changes in the order of their paths, removals before what takes their place. With
 /// `only`, the changes at these paths, and those of the directories on the way to them.
@@ -61,50 +58,6 @@ pub(crate) fn list(
     links::judge(host, judge, applied, &mut walk.changes)?;
     settle(&mut walk.changes);
     Ok(walk.changes)
-}
-
-/// Holds back what cannot be applied without another change that is held back or in conflict: what is
-/// in a new directory, the removal of a directory, and what takes or leaves a place.
-fn settle(changes: &mut [Change]) {
-    let mut around: Vec<(Vec<u8>, Option<Held>, bool)> = Vec::new();
-    for change in changes.iter_mut() {
-        while around.last().is_some_and(|(path, ..)| !is_below(&change.path, path)) {
-            around.pop();
-        }
-        if let Some((_, held, is_conflict)) = around.last() {
-            change.held = change.held.or(*held);
-            change.is_conflict |= *is_conflict;
-        }
-        if change.act == Act::Add && change.kind == Kind::Directory && !change.is_applicable() {
-            around.push((change.path.clone(), change.held, change.is_conflict));
-        }
-    }
-    // A removal comes before what takes its place, and that of a directory after what is in it.
-    let mut replacing: Option<Vec<u8>> = None;
-    for change in changes.iter_mut().rev() {
-        let is_held = |path: &Vec<u8>| change.path == *path || is_below(&change.path, path);
-        if change.act == Act::Delete && replacing.as_ref().is_some_and(is_held) {
-            change.held = change.held.or(Some(Held::Replaced));
-        }
-        if change.act == Act::Add && !change.is_applicable() {
-            replacing = Some(change.path.clone());
-        }
-    }
-    let mut stays: Option<Vec<u8>> = None;
-    for change in changes.iter_mut() {
-        let is_around = |path: &Vec<u8>| is_below(path, &change.path);
-        let is_directory = change.act == Act::Delete && change.kind == Kind::Directory;
-        if is_directory && stays.as_ref().is_some_and(is_around) && change.is_applicable() {
-            change.held = Some(Held::InTheWay);
-        }
-        if change.act == Act::Delete && !change.is_applicable() {
-            stays = Some(change.path.clone());
-        }
-    }
-}
-
-fn is_below(path: &[u8], directory: &[u8]) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// State that a directory has from those around it.
@@ -460,114 +413,6 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the names of a layer's directory that are another spelling of one on the host, which has
-/// the `exact` names, or of one among themselves. A name that only the kernel knows to be the same as
-/// another is refused when it is applied, as it never replaces a file.
-fn spelled_twice(
-    names: &[CString],
-    exact: &[CString],
-    is_on_host: impl Fn(&CStr) -> Result<bool, Errno>,
-) -> Result<BTreeSet<CString>, Errno> {
-    let mut doubled = BTreeSet::new();
-    let mut by_letters: BTreeMap<String, &CString> = BTreeMap::new();
-    for name in names {
-        if exact.binary_search(name).is_err() && is_on_host(name)? {
-            doubled.insert(name.clone());
-        }
-        if let Some(other) = by_letters.insert(lower(name), name) {
-            doubled.extend([other.clone(), name.clone()]);
-        }
-    }
-    Ok(doubled)
-}
-
-/// Returns a name in lower case, without the ends that some filesystems ignore.
-fn lower(name: &CStr) -> String {
-    name.to_string_lossy().trim_end_matches(['.', ' ']).to_lowercase()
-}
-
-/// Opens a directory; `None` if this process may not list it or look at what is in it.
-fn open_readable(parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
-    let opened = openat(parent, name, DIRECTORY, Mode::empty())
-        .and_then(|opened| look(&opened, c".").map(|_| opened));
-    match opened {
-        Ok(opened) => Ok(Some(opened)),
-        Err(Errno::EACCES) => Ok(None),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Returns the names in a directory, in order.
-fn sorted(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::openat(directory, ".", DIRECTORY, Mode::empty())?.into_iter() {
-        let entry = entry?;
-        if names.len() > MAX_CHANGES {
-            return Err(Errno::EFBIG);
-        }
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-fn is_opaque(directory: &OwnedFd) -> Result<bool, Errno> {
-    let mut buffer = [0; 8];
-    Ok(xattr::get(directory, OPAQUE, &mut buffer)? == Some(b"y"))
-}
-
-fn has_origin(file: &OwnedFd) -> Result<bool, Errno> {
-    let mut buffer = [0; 256];
-    Ok(xattr::get(file, ORIGIN, &mut buffer)?.is_some())
-}
-
-/// Returns true if a directory of the host was moved to its place since the layer was made, with
-/// files that are older: a rename changes the time of its status and the contents of its parent, and
-/// not its own contents.
-fn may_be_moved(directory: &Seen, parent: &Seen, since: Stamp) -> bool {
-    directory.changed.may_be_since(since)
-        && !directory.modified.may_be_since(since)
-        && parent.modified.may_be_since(since)
-}
-
-/// Returns true if two files have the same bytes and can both be executed or not.
-fn is_same(
-    upper: &OwnedFd,
-    host: &OwnedFd,
-    name: &CStr,
-    new: &Seen,
-    old: &Seen,
-) -> Result<bool, Errno> {
-    let is_executable = |seen: &Seen| seen.mode & 0o111 != 0;
-    if new.size != old.size || is_executable(new) != is_executable(old) {
-        return Ok(false);
-    }
-    let opened = open_file(upper, name).and_then(|new| Ok((new, open_file(host, name)?)));
-    let (mut one, mut other) = match opened {
-        Ok((new, old)) => (File::from(new), File::from(old)),
-        Err(Errno::EACCES | Errno::EPERM) => return Ok(false),
-        Err(errno) => return Err(errno),
-    };
-    if fstat(&one)?.st_size != new.size {
-        return Ok(false);
-    }
-    let mut ours = [0; 16 << 10];
-    let mut theirs = [0; 16 << 10];
-    loop {
-        let length = one.read(&mut ours).map_err(|error| errno_of(&error))?;
-        let read = ours.get(..length).unwrap_or_default();
-        let against = theirs.get_mut(..length).unwrap_or_default();
-        if other.read_exact(against).is_err() || read != against {
-            return Ok(false);
-        }
-        if length == 0 {
-            return Ok(true);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -591,35 +436,5 @@ mod tests {
             assert_eq!(walk.push(change.clone()), Ok(()));
         }
         assert_eq!(walk.push(change), Err(Errno::EFBIG));
-    }
-
-    #[test]
-    fn spellings_of_one_name_are_found_where_the_filesystem_folds_them() {
-        let names = |words: &[&str]| -> Vec<CString> {
-            let mut names: Vec<CString> =
-                words.iter().filter_map(|word| CString::new(*word).ok()).collect();
-            names.sort();
-            names
-        };
-        let exact = names(&["Readme", "src", "caf\u{e9}"]);
-        // A filesystem that knows more about letters than this program: the two forms of an accent.
-        let is_on_host = |name: &CStr| {
-            let name = name.to_string_lossy().to_lowercase().replace("e\u{301}", "\u{e9}");
-            Ok(["readme", "src", "caf\u{e9}"].contains(&name.as_str()))
-        };
-        let layer = names(&[
-            "readme",
-            "src",
-            "cafe\u{301}",
-            "New",
-            "new.",
-            "NEW",
-            "plain",
-            "\u{c4}",
-            "\u{e4}",
-        ]);
-        let found = spelled_twice(&layer, &exact, is_on_host);
-        let expected = names(&["readme", "cafe\u{301}", "New", "new.", "NEW", "\u{c4}", "\u{e4}"]);
-        assert_eq!(found, Ok(expected.into_iter().collect()));
     }
 }

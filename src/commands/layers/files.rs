@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use cell::{c_path, errno_of};
 use sys::identity;
 use sys::lookup::{self, Follow};
+use sys::mount::open_resolved;
 
 /// Set on a directory of a layer in which the host's names are hidden.
 pub(crate) const OPAQUE: &CStr = c"user.overlay.opaque";
@@ -150,6 +151,12 @@ pub(crate) fn open_directory(root: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Err
         held = open(&held, part)?;
     }
     Ok(held)
+}
+
+/// Opens the directory at a path without links.
+pub(super) fn open_directory_at(path: &Path) -> Result<OwnedFd, Errno> {
+    let held = open_resolved(&c_path(path)?)?;
+    openat(&held, ".", DIRECTORY, Mode::empty())
 }
 
 /// Splits a path after as many names as the kernel takes in one call.

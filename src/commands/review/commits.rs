@@ -27,7 +27,7 @@ use crate::commands::format::plain;
 use crate::commands::layers::copy::{Space, copy};
 use crate::commands::layers::files::{c_name, look, open_directory};
 use crate::commands::layers::judge::Judge;
-use crate::commands::layers::store::Layer;
+use crate::commands::layers::layer::Layer;
 use model::outcome::in_words;
 use sys::identity;
 

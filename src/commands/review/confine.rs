@@ -8,7 +8,7 @@ use syscalls::Sysno;
 
 use crate::commands::error::CliError;
 use crate::commands::layers::files::DIRECTORY;
-use crate::commands::layers::store::Layer;
+use crate::commands::layers::layer::Layer;
 use cell::confine::{Filter, enclose, narrow, one_of};
 use cell::landlock::{self, LandlockPlan, Use};
 use cell::seccomp::FSTATAT;

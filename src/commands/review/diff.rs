@@ -16,7 +16,7 @@ use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use crate::commands::layers::change::{Act, Change, Kind, link};
 use crate::commands::layers::files::{c_name, open_directory, open_file, split};
-use crate::commands::layers::store::Layer;
+use crate::commands::layers::layer::Layer;
 use crate::commands::terminal::colour::Tone;
 use cell::errno_of;
 use model::outcome::in_words;

@@ -21,12 +21,15 @@ use serde_json::Value;
 
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::plain;
+use crate::commands::layers::applied::AppliedFiles;
 use crate::commands::layers::apply::{Failed, apply};
 use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::changes;
-use crate::commands::layers::journal::{self, AppliedFiles, Finished};
+use crate::commands::layers::journal::Finished;
 use crate::commands::layers::judge::Judge;
-use crate::commands::layers::store::{self, Layer};
+use crate::commands::layers::layer::{self, Layer};
+use crate::commands::layers::staging_directory;
+use crate::commands::layers::store;
 use crate::commands::settings;
 use model::job::Access;
 use model::outcome::in_words;
@@ -241,7 +244,7 @@ fn discard(mut layer: Layer) -> Result<u8, CliError> {
     // What was applied stays, and no journal keeps the layer.
     if let Err(why) = layer.finish() {
         eprintln!("cofferdam: an interrupted apply was not finished: {why}");
-        if let Some(name) = journal::staging_left(&layer.directory) {
+        if let Some(name) = staging_directory::left(&layer.directory) {
             let directory = plain(&layer.base.path().display().to_string());
             eprintln!(
                 "cofferdam: files that it was about to replace may be in `{name}` of {directory}"
@@ -377,7 +380,7 @@ fn replaced(layer: &Layer, errno: Errno) -> CliError {
     let path = plain(&layer.base.path().display().to_string());
     CliError::new(format!("review: `{path}` cannot be used: {errno}")).with_hint(format!(
         "the layer belongs to the directory that was there; its files are in {}",
-        plain(&layer.path.join(store::UPPER).display().to_string())
+        plain(&layer.path.join(layer::UPPER).display().to_string())
     ))
 }
 
