@@ -70,7 +70,7 @@ const TAKING_IDS: [Sysno; 4] =
 ///
 /// # Errors
 /// The step that failed.
-pub(super) fn confine(layer: &Layer, host: &OwnedFd, applies: bool) -> Result<(), CliError> {
+pub(crate) fn confine(layer: &Layer, host: &OwnedFd, applies: bool) -> Result<(), CliError> {
     let error = |errno: nix::errno::Errno| {
         CliError::new(format!("review: this process cannot be confined: {errno}"))
             .with_hint("`cofferdam doctor` shows what is missing here")

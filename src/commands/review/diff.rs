@@ -28,7 +28,7 @@ const MAX_TIME: Duration = Duration::from_secs(1);
 const CONTEXT_LINES: usize = 3;
 
 /// One of the two texts of a change.
-enum Side {
+pub(crate) enum Side {
     Absent,
     Text(Vec<u8>),
     /// Too large, not a text, or not to be read.
@@ -60,7 +60,7 @@ pub(super) fn print(
     Ok(())
 }
 
-fn side(root: &OwnedFd, change: &Change) -> Side {
+pub(crate) fn side(root: &OwnedFd, change: &Change) -> Side {
     read(root, change).unwrap_or(Side::Other)
 }
 
@@ -81,7 +81,7 @@ fn read(root: &OwnedFd, change: &Change) -> Result<Side, Errno> {
 }
 
 /// Returns the lines of a change, each with its end.
-fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(ChangeTag, Vec<u8>)> {
+pub(crate) fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(ChangeTag, Vec<u8>)> {
     let path = quoted(&change.path);
     let header = |line: String| (ChangeTag::Equal, line.into_bytes());
     let mut lines = vec![header(format!("diff --git a/{path} b/{path}\n"))];

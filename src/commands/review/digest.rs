@@ -10,7 +10,7 @@ const BYTES: usize = 12;
 
 /// Returns the digest of a list. Contents are represented by identity, size and the time of the last
 /// change, which the kernel sets.
-pub(super) fn of(changes: &[Change]) -> String {
+pub(crate) fn of(changes: &[Change]) -> String {
     let mut digest = Sha256::new();
     for change in changes {
         let length = u64::try_from(change.path.len()).unwrap_or(u64::MAX);

@@ -2,11 +2,11 @@
 
 mod commit_files;
 mod commits;
-mod confine;
-mod diff;
-mod digest;
+pub(crate) mod confine;
+pub(crate) mod diff;
+pub(crate) mod digest;
 mod operators_git;
-mod print;
+pub(crate) mod print;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -258,7 +258,7 @@ fn discard(mut layer: Layer) -> Result<u8, CliError> {
 }
 
 /// Finds what the host obeys in the directory by its own configuration.
-fn judge(layer: &Layer, host: &OwnedFd, also: &BTreeSet<String>) -> Result<Judge, CliError> {
+pub(crate) fn judge(layer: &Layer, host: &OwnedFd, also: &BTreeSet<String>) -> Result<Judge, CliError> {
     let path = layer.base.path();
     let replaced = |errno| replaced(layer, errno);
     let mut granted = Granted::now(path.clone(), path, Access::ReadWrite).map_err(replaced)?;

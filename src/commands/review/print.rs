@@ -19,8 +19,8 @@ use service::report::runs_in_ci;
 
 /// How results are printed, decided before the process is confined.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Output {
-    json: bool,
+pub(crate) struct Output {
+    pub(crate) json: bool,
     pub colour: Colour,
     pub is_terminal: bool,
 }
@@ -120,7 +120,7 @@ impl Output {
         changes.iter().map(|change| self.row(change)).collect()
     }
 
-    fn row(&self, change: &Change) -> String {
+    pub(crate) fn row(&self, change: &Change) -> String {
         let (mark, tone) = match change.act {
             Act::Add => ("A", Tone::Good),
             Act::Change => ("M", Tone::Caution),
@@ -205,7 +205,7 @@ fn flags(change: &Change) -> Vec<&'static str> {
     flags
 }
 
-fn row_json(change: &Change) -> Value {
+pub(crate) fn row_json(change: &Change) -> Value {
     let mut row = json!({
         "path": text(&change.path),
         "act": match change.act {
