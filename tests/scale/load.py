@@ -22,6 +22,11 @@ import httpx2
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+# Leaves nothing in the directory of the sources.
+sys.dont_write_bytecode = True
+
+from served import configuration  # noqa: E402
+
 CLIENTS = 64
 SERVERS = {"a": "10.0.0.11:8080", "b": "10.0.0.12:8080", "c": "10.0.0.13:8080"}
 KILLED, ENDED = "a", "b"
@@ -32,14 +37,8 @@ PATIENCE = 120
 DETECTION = 10
 # Until haproxy, on a busy machine, has seen that connections of the killed server are closed.
 CLOSING = 1
-CONFIG = """schema = 1
-[server]
-concurrency = 4
-[sessions]
-most = 64
-[http]
-hosts = ["shell.example"]
-sessions = 128
+# Further lines of `[http]`.
+HTTP = """hosts = ["shell.example"]
 pre_stop = "4s"
 drain = "30s"
 [[http.tokens]]
@@ -68,7 +67,7 @@ class Run:
         token.chmod(0o600)
         config = scratch / "config"
         config.mkdir()
-        (config / "cofferdam.toml").write_text(CONFIG.format(token=token))
+        (config / "cofferdam.toml").write_text(configuration(HTTP.format(token=token)))
         processes = {}
         for name, at in SERVERS.items():
             command = [program, "--config", str(config), "serve", "--http", at, "--behind-proxy", "10.0.0.0/24"]

@@ -20,19 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from served import configuration
+
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PATIENCE = 60
-TURNS = 4
 # All clients of a server without tokens are one client, for which one turn is not available.
 RESERVED = 1
-CONFIG = """schema = 1
-[server]
-concurrency = 4
-[sessions]
-most = 64
-[http]
-sessions = 128
-"""
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -179,7 +172,7 @@ class Server:
     def __init__(self, program: str, scratch: Path, name: str) -> None:
         config = scratch / name
         config.mkdir()
-        (config / "cofferdam.toml").write_text(CONFIG)
+        (config / "cofferdam.toml").write_text(configuration())
         log = scratch / f"{name}.log"
         command = [program, "--config", str(config), "serve", "--http", "127.0.0.1:0"]
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(config)}
