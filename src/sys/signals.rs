@@ -1,6 +1,9 @@
 //! Signal dispositions of this process and of the programs that it executes (signal(7)).
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::{Result, check};
 
@@ -75,4 +78,23 @@ pub fn ignore_hangup() -> Result<()> {
     // SAFETY: SIG_IGN is not a function of this program; otherwise the call takes numbers only.
     let before = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// Has the kernel send SIGKILL to this process at an event of `fd` (O_ASYNC of fcntl(2)). At the read end of a pipe to
+/// which nothing is written, that is the close of its last write end. A process that is stopped, or that waits for
+/// a file, ends too. Clears the other status flags of `fd`.
+///
+/// # Errors
+/// EINVAL for a file without such events.
+pub fn kill_at_event(fd: impl AsFd) -> Result<()> {
+    /// From the kernel's header: libc does not define the second one for each target.
+    const F_SETOWN: libc::c_int = 8;
+    const F_SETSIG: libc::c_int = 10;
+    let number = fd.as_fd().as_raw_fd();
+    let own = nix::unistd::getpid().as_raw();
+    // SAFETY: takes numbers only.
+    Errno::result(unsafe { libc::fcntl(number, F_SETOWN, own) })?;
+    // SAFETY: takes numbers only.
+    Errno::result(unsafe { libc::fcntl(number, F_SETSIG, libc::SIGKILL) })?;
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_ASYNC)).map(drop)
 }
