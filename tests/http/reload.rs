@@ -13,10 +13,11 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::client::{ALICE, BOB, Server, TOKENS, bearer, call, initialize, patience, secret};
+use crate::patience::soon;
 use crate::reach::family;
 
 const LIST: &str = "[http]\ntoken_list = \"HOME/list\"\n";
-const READ_AGAIN: &str = "{\"cofferdam_reload\":{";
+pub const READ_AGAIN: &str = "{\"cofferdam_reload\":{";
 const KEPT: &str = "earlier tokens, keys and certificates stay";
 
 fn listing(text: &str) -> Server {
@@ -25,13 +26,13 @@ fn listing(text: &str) -> Server {
 }
 
 impl Server {
-    fn hang_up(&self) {
+    pub fn hang_up(&self) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         kill(Pid::from_raw(pid), Signal::SIGHUP).expect("it runs");
     }
 
     /// Writes a file of the server's home, has it read again, and returns the line about it.
-    fn rewritten(&self, name: &str, text: &str, said: &str) -> String {
+    pub fn rewritten(&self, name: &str, text: &str, said: &str) -> String {
         secret(&self.home.path().join(name), text);
         self.hang_up();
         self.said(said)
@@ -191,7 +192,12 @@ fn a_removed_clients_running_call_is_answered_and_its_streams_and_shells_end() {
             all.iter().filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
         names.filter(|name| name == "sleep\n").count()
     };
-    assert_eq!(sleepers(), 1);
+    // The shell does not wait until its child has become another program.
+    let end = Instant::now() + patience();
+    while sleepers() != 1 {
+        assert!(Instant::now() < end, "it runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     std::thread::scope(|scope| {
         let stream = scope.spawn(|| {
             let accept = ("accept", "text/event-stream");
@@ -305,21 +311,15 @@ fn a_rule_whose_client_has_no_credential_is_warned_of() {
 }
 
 #[test]
-fn the_process_that_reads_has_no_descriptor_but_its_link_and_ends_with_the_server() {
+fn the_process_that_reads_has_its_link_and_little_else_and_ends_with_the_server() {
     if !nix::unistd::geteuid().is_root() {
         // Only root can read the descriptors of a process that is not traceable.
         return;
     }
     let mut server = listing(&format!("alice {ALICE}\n"));
-    let named = |pid: &&u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.starts_with(b"cofferdam-reader")
-    };
     // It takes its name and confines itself while the server starts, and answers only then.
     server.rewritten("list", &format!("alice {ALICE}\n"), READ_AGAIN);
-    let all = family(server.child.id());
-    let readers: Vec<u32> = all.iter().filter(named).copied().collect();
-    let [reader] = readers.as_slice() else { panic!("one process: {readers:?}") };
+    let reader = reader(&server);
     let status = fs::read_to_string(format!("/proc/{reader}/status")).expect("it runs");
     for line in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"] {
         assert!(status.contains(line), "{line}");
@@ -327,14 +327,52 @@ fn the_process_that_reads_has_no_descriptor_but_its_link_and_ends_with_the_serve
     let open = fs::read_dir(format!("/proc/{reader}/fd")).expect("root can read it").flatten();
     let leads: Vec<_> = open.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
     let is_null = |path: &&std::path::PathBuf| path.as_path() == Path::new("/dev/null");
-    assert_eq!(leads.len() - leads.iter().filter(is_null).count(), 1, "{leads:?}");
+    // The link, and the pipe that ends with the server.
+    assert_eq!(leads.len() - leads.iter().filter(is_null).count(), 2, "{leads:?}");
     let environment = fs::read(format!("/proc/{reader}/environ")).expect("root can read it");
     assert!(environment.iter().all(|byte| *byte == 0), "it is erased");
     server.terminate();
     assert_eq!(server.ended(), Some(0));
-    let end = Instant::now() + patience();
-    while Path::new(&format!("/proc/{reader}")).exists() {
-        assert!(Instant::now() < end, "it ends with the server");
+    wait_for_end(reader);
+}
+
+#[test]
+fn the_process_that_reads_ends_with_a_killed_server_whatever_it_waits_for() {
+    if !nix::unistd::geteuid().is_root() {
+        // Only root can read the name of a process that is not traceable.
+        return;
+    }
+    let mut server = listing(&format!("alice {ALICE}\n"));
+    server.rewritten("list", &format!("alice {ALICE}\n"), READ_AGAIN);
+    let reader = reader(&server);
+    // A stopped process stands for one that waits for a slow file: it cannot see the end of its link.
+    let pid = Pid::from_raw(i32::try_from(reader).expect("a pid"));
+    kill(pid, Signal::SIGSTOP).expect("it runs");
+    server.hang_up();
+    assert!(Path::new(&format!("/proc/{reader}")).exists());
+    server.child.kill().expect("it runs");
+    server.child.wait().expect("its end");
+    wait_for_end(reader);
+}
+
+/// Returns the process of a server that reads its files.
+fn reader(server: &Server) -> u32 {
+    let named = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(b"cofferdam-reader")
+    };
+    let readers: Vec<u32> = family(server.child.id()).into_iter().filter(named).collect();
+    let [reader] = readers.as_slice() else { panic!("one process: {readers:?}") };
+    *reader
+}
+
+/// Waits until a process has ended, whether or not its end was waited for.
+fn wait_for_end(pid: u32) {
+    let end = Instant::now() + soon(10);
+    let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let has_ended = |stat: &str| stat.is_empty() || stat.contains(") Z ");
+    while !has_ended(&stat()) {
+        assert!(Instant::now() < end, "it runs on: {}", stat());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

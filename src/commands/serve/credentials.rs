@@ -9,21 +9,16 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-use super::file_reader::{FileKind, ListenerFile};
+use super::listener_file::{FileKind, FileResult, ListenerFile};
 use crate::commands::error::CliError;
 use config::certificates::CertificateSetting;
-use config::clients::client_fault;
 use config::http::{HttpSettings, TokenSetting};
 use config::jwt::JwtSettings;
-use config::policy::Principal;
 use http::access::certificates::CertificateClients;
 use http::access::jwt::JwtVerifier;
 use http::access::keys::PublicKeys;
 use http::access::tokens::Token;
 use http::access::{ClientRights, Credentials};
-
-/// Maximum number of tokens in a list.
-const MAX_LISTED: usize = 4096;
 
 /// What the files of a listener are for.
 #[derive(Debug, Clone)]
@@ -42,8 +37,11 @@ pub(super) struct CredentialSettings {
     named: Vec<String>,
 }
 
+/// Fault of a file whose content did not come.
+pub(super) const NOT_READ: &str = "was not read again";
+
 /// Reads one of the files.
-pub(super) type ReadFile<'r> = &'r mut dyn FnMut(&ListenerFile) -> Result<String, String>;
+pub(super) type ReadFile<'r> = &'r mut dyn FnMut(&ListenerFile) -> FileResult;
 
 impl CredentialSettings {
     pub(super) fn new(settings: &HttpSettings, kept: Vec<Token>) -> Self {
@@ -85,18 +83,31 @@ impl CredentialSettings {
     /// Returns every file.
     pub(super) fn files(&self) -> Vec<ListenerFile> {
         let file = |path: &PathBuf, kind| ListenerFile { path: path.clone(), kind };
-        let mut files: Vec<_> =
-            self.tokens.iter().map(|token| file(&token.file, FileKind::Secret)).collect();
-        files.extend(self.token_list.iter().map(|path| file(path, FileKind::Secret)));
+        let mut files = self.token_files();
         if let Some((certificate, key)) = &self.tls {
             files.push(file(certificate, FileKind::Certificate));
-            files.push(file(key, FileKind::Secret));
+            files.push(file(key, FileKind::Key));
         }
         let trusted = self.client_ca.iter().chain(&self.client_crl);
         let trusted = trusted.chain(self.jwt.as_ref().map(|jwt| &jwt.keys));
         files.extend(trusted.map(|path| file(path, FileKind::Trusted)));
         files.sort_unstable();
         files.dedup();
+        files
+    }
+
+    /// Returns the files of tokens.
+    fn token_files(&self) -> Vec<ListenerFile> {
+        let of_client = |TokenSetting { client, file, operator }: &TokenSetting| ListenerFile {
+            path: file.clone(),
+            kind: FileKind::Token {
+                client: client.clone(),
+                rights: if *operator { ClientRights::Operator } else { ClientRights::Agent },
+            },
+        };
+        let mut files: Vec<_> = self.tokens.iter().map(of_client).collect();
+        let list = self.token_list.clone();
+        files.extend(list.map(|path| ListenerFile { path, kind: FileKind::TokenList }));
         files
     }
 
@@ -116,20 +127,10 @@ impl CredentialSettings {
     }
 
     fn tokens(&self, read: ReadFile<'_>) -> Result<Vec<Token>, CliError> {
-        let mut secret = |path: &Path| {
-            let file = ListenerFile { path: path.to_owned(), kind: FileKind::Secret };
-            read(&file).map_err(|reason| CliError::new(format!("http: token: {reason}")))
-        };
         let mut tokens = Vec::new();
-        for TokenSetting { client, file, operator } in &self.tokens {
-            let mut token = token(&secret(file)?, client, &file.display().to_string())?;
-            if *operator {
-                token.rights = ClientRights::Operator;
-            }
-            tokens.push(token);
-        }
-        if let Some(path) = &self.token_list {
-            tokens.extend(listed(&secret(path)?, &path.display().to_string())?);
+        for file in self.token_files() {
+            let found = read(&file)?.into_tokens();
+            tokens.extend(found.ok_or_else(|| failed(&file.path, &NOT_READ))?);
         }
         Ok(tokens)
     }
@@ -139,10 +140,7 @@ impl CredentialSettings {
         read: ReadFile<'_>,
     ) -> Result<Option<CertificateClients>, CliError> {
         let Some(authorities) = &self.client_ca else { return Ok(None) };
-        let mut pem = |path: &Path| {
-            let file = ListenerFile { path: path.to_owned(), kind: FileKind::Trusted };
-            read(&file).map_err(|reason| CliError::new(format!("http: {reason}")))
-        };
+        let mut pem = |path: &Path| text(path, FileKind::Trusted, read);
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem(authorities)?.as_bytes()) {
             let certificate = certificate.map_err(|error| malformed(authorities, &error))?;
@@ -175,6 +173,12 @@ impl CredentialSettings {
     }
 }
 
+/// Returns the text of a file of this kind.
+fn text(path: &Path, kind: FileKind, read: ReadFile<'_>) -> Result<String, CliError> {
+    let content = read(&ListenerFile { path: path.to_owned(), kind })?;
+    content.into_text().ok_or_else(|| failed(path, &NOT_READ))
+}
+
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> CliError {
     CliError::new(format!("http: {}: {error}", path.display()))
 }
@@ -194,54 +198,9 @@ fn malformed(path: &Path, error: &pem::Error) -> CliError {
 }
 
 fn verifier_of(jwt: &JwtSettings, read: ReadFile<'_>) -> Result<JwtVerifier, CliError> {
-    let file = ListenerFile { path: jwt.keys.clone(), kind: FileKind::Trusted };
-    let text = read(&file).map_err(|reason| CliError::new(format!("http: keys: {reason}")))?;
-    let keys = PublicKeys::read(&text).map_err(|error| failed(&jwt.keys, &error))?;
+    let keys = PublicKeys::read(&text(&jwt.keys, FileKind::Trusted, read)?)
+        .map_err(|error| failed(&jwt.keys, &error))?;
     Ok(JwtVerifier::new(jwt, keys))
-}
-
-/// Makes the token of a client from the text of its file or variable.
-pub(super) fn token(secret: &str, client: &str, origin: &str) -> Result<Token, CliError> {
-    Token::new(secret.trim(), Principal::named(client)).map_err(|fault| {
-        CliError::new(format!("http: {origin}: {fault}"))
-            .with_hint("make one: openssl rand -hex 32")
-    })
-}
-
-/// Reads a list of tokens: a line is empty, begins with `#`, or has a client, its token, and the word `operator` if the
-/// token is one of the operator. An error names a line, and nothing that is in it.
-fn listed(text: &str, path: &str) -> Result<Vec<Token>, CliError> {
-    let mut tokens = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let origin = format!("{path}:{number}");
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (client, secret, rights) = match words.as_slice() {
-            [] => continue,
-            [first, ..] if first.starts_with('#') => continue,
-            [client, secret] => (client, secret, ClientRights::Agent),
-            [client, secret, "operator"] => (client, secret, ClientRights::Operator),
-            _ => {
-                let message = format!("http: {origin}: a line is `CLIENT TOKEN`");
-                return Err(CliError::new(message)
-                    .with_hint("add the word `operator` for a token of the operator"));
-            }
-        };
-        if let Some(fault) = client_fault(client) {
-            return Err(CliError::new(format!("http: {origin}: {fault}")));
-        }
-        let mut token = token(secret, client, &origin)?;
-        token.rights = rights;
-        tokens.push(token);
-        if tokens.len() > MAX_LISTED {
-            return Err(CliError::new(format!("http: {path}: has more than {MAX_LISTED} tokens")));
-        }
-    }
-    // An empty file is one that is being written, or was lost: it would end the sessions of every client.
-    if tokens.is_empty() {
-        return Err(CliError::new(format!("http: {path}: has no token"))
-            .with_hint("remove `token_list` from the configuration if no client is to have one"));
-    }
-    Ok(tokens)
 }
 
 /// Checks that no two clients have the same token: requests of one would count as the other's.
@@ -268,15 +227,11 @@ fn tls(
     clients: Option<Arc<dyn ClientCertVerifier>>,
     read: ReadFile<'_>,
 ) -> Result<Arc<ServerConfig>, CliError> {
-    let mut text = |path: &Path, kind| {
-        let file = ListenerFile { path: path.to_owned(), kind };
-        read(&file).map_err(|reason| CliError::new(format!("http: {reason}")))
-    };
-    let chain = text(certificate, FileKind::Certificate)?;
+    let chain = text(certificate, FileKind::Certificate, read)?;
     let chain = CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| malformed(certificate, &error))?;
-    let private = text(key, FileKind::Secret)?;
+    let private = text(key, FileKind::Key, read)?;
     let private = PrivateKeyDer::from_pem_slice(private.as_bytes())
         .map_err(|error| malformed(key, &error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -294,23 +249,9 @@ fn tls(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::policy::Principal;
 
     const LONG: &str = "0123456789abcdef0123456789abcdef";
-
-    fn faults(text: &str) -> Option<String> {
-        listed(text, "/t").and_then(|tokens| distinct(&tokens)).err().map(|error| error.text())
-    }
-
-    #[test]
-    fn a_list_has_a_client_and_its_token_on_each_line() {
-        let text = format!("# of this month\n\nci {LONG}\nci {LONG}0\nops {LONG}1 operator\n");
-        let tokens = listed(&text, "/t").map_err(|error| error.text()).expect("right");
-        let of = |token: &Token| (token.principal.name().to_owned(), token.rights);
-        let found: Vec<_> = tokens.iter().map(of).collect();
-        let agent = ("ci".to_owned(), ClientRights::Agent);
-        assert_eq!(found, [agent.clone(), agent, ("ops".to_owned(), ClientRights::Operator)]);
-        assert_eq!(faults(&text), None);
-    }
 
     #[test]
     fn a_malformed_pem_file_is_named_without_its_text() {
@@ -336,21 +277,22 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_in_a_list_is_named_without_a_token() {
-        for (text, expected) in [
-            (format!("{LONG}\n"), "/t:1: a line is `CLIENT TOKEN`"),
-            (format!("ci {LONG} admin\n"), "/t:1: a line is `CLIENT TOKEN`"),
-            (format!("\nCI {LONG}\n"), "/t:2: a client's name"),
-            (format!("local {LONG}\n"), "/t:1: this name is"),
-            ("ci short-one\n".to_owned(), "/t:1: a token has 32 characters at least"),
-            (format!("ci {LONG}\nbot {LONG}\n"), "clients `bot` and `ci` have the same token"),
-            (format!("ci {LONG}\nci {LONG} operator\n"), "have the same token"),
-            (String::new(), "/t: has no token"),
-            ("# nothing yet\n\n".to_owned(), "/t: has no token"),
+    fn two_clients_have_no_token_in_common_and_one_may_have_it_twice() {
+        let token = |client: &str, last: char, rights| {
+            let token = Token::new(&format!("{LONG}{last}"), Principal::named(client));
+            token.expect("it is long enough").with_rights(rights)
+        };
+        let agent = ClientRights::Agent;
+        let one = token("ci", 'a', agent);
+        let fault = |other| distinct(&[one.clone(), other]).err().map(|error| error.text());
+        assert_eq!(fault(token("ci", 'a', agent)), None);
+        assert_eq!(fault(token("bot", 'b', agent)), None);
+        for (other, expected) in [
+            (token("bot", 'a', agent), "clients `bot` and `ci` have the same token"),
+            (token("ci", 'a', ClientRights::Operator), "have the same token"),
         ] {
-            let fault = faults(&text).expect(expected);
-            assert!(fault.contains(expected), "{fault}");
-            assert!(!fault.contains(LONG) && !fault.contains("short-one"), "{fault}");
+            let fault = fault(other).expect(expected);
+            assert!(fault.contains(expected) && !fault.contains(LONG), "{fault}");
         }
     }
 }

@@ -16,10 +16,11 @@ use clap::Args;
 use ipnet::IpNet;
 use nix::sys::stat::{Mode, umask};
 
-use super::credentials::{CredentialSettings, token};
+use super::credentials::CredentialSettings;
 use super::endpoint::{Endpoint, bad, endpoint};
-use super::file_reader::{self, FileKind, ListenerFile};
+use super::file_reader::{self, ReaderEnds};
 use super::handed_socket::{self, HANDOVER_TIME};
+use super::listener_file::{FileKind, ListenerFile, token};
 use super::reload::{self, Reload};
 use crate::commands::error::CliError;
 use config::HostContext;
@@ -29,7 +30,7 @@ use config::policy::Principal;
 use http::access::browser::{ListenerReach, ServedNames};
 use http::access::resource::Resource;
 use http::access::tokens::Token;
-use http::access::{AccessRules, CredentialStore, WithoutToken};
+use http::access::{AccessRules, ClientRights, CredentialStore, WithoutToken};
 use http::serve::Listener;
 use http::tcp::LineListener;
 use http::{LastAccept, ListenerLimits, OwnMemory};
@@ -247,7 +248,7 @@ impl HttpPlan {
 
     /// Starts the process that reads the files of the listener again, if there are any. It must not hold a socket or a
     /// secret. Without it, the files are read once.
-    pub fn start_reader(&self) -> Option<OwnedFd> {
+    pub fn start_reader(&self) -> Option<ReaderEnds> {
         let files = self.credentials.files();
         let is_wanted = reload::is_reload(&self.credentials);
         let started = is_wanted.then(|| file_reader::start(&files))?;
@@ -255,14 +256,14 @@ impl HttpPlan {
     }
 
     /// Binds the socket, unless it was `handed` over, and reads the secrets; prints the server's address on standard
-    /// error. `reader` is the link to the process that reads them again.
+    /// error. `reader` is the process that reads them again.
     ///
     /// # Errors
     /// The file or the address, with the reason.
     pub fn open(
         mut self,
         handed: Option<OwnedFd>,
-        reader: Option<OwnedFd>,
+        reader: Option<ReaderEnds>,
     ) -> Result<Opened, CliError> {
         random()?;
         // The signal can come as soon as the address is printed, and waits for its handler.
@@ -273,10 +274,9 @@ impl HttpPlan {
         let host = HostContext::of_this_process();
         if let Some(path) = &self.generated {
             generate_token(path)?;
-            let file = ListenerFile { path: path.clone(), kind: FileKind::Secret };
-            let secret = file.read(&host);
-            let secret = secret.map_err(|error| CliError::new(format!("http: token: {error}")))?;
-            self.credentials.kept.push(token(&secret, CLIENT, &path.display().to_string())?);
+            let kind = FileKind::Token { client: CLIENT.to_owned(), rights: ClientRights::Agent };
+            let content = ListenerFile { path: path.clone(), kind }.read(&host)?;
+            self.credentials.kept.extend(content.into_tokens().unwrap_or_default());
         }
         let credentials = self.credentials.load(&mut |file| file.read(&host))?;
         let listener = match handed {
@@ -357,7 +357,7 @@ fn from_environment() -> Result<Option<Token>, CliError> {
     let Some(mut text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    let hashed = token(&text, CLIENT, VARIABLE);
+    let hashed = token(&text, CLIENT, ClientRights::Agent, VARIABLE);
     let mut bytes = std::mem::take(&mut text).into_bytes();
     bytes.fill(0);
     std::hint::black_box(&bytes);

@@ -18,26 +18,26 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::credentials::CredentialSettings;
-use super::file_reader::{ASK, ListenerFile, MAX_BYTES, READ};
+use super::credentials::{CredentialSettings, NOT_READ};
+use super::file_frames::{self, MAX_FRAME};
+use super::file_reader::{ASK, ReaderEnds};
+use super::listener_file::{FileResult, ListenerFile};
 use crate::commands::error::CliError;
 use http::access::{ClientChanges, CredentialStore};
 
 /// Time for all files to be read.
 const READ_TIME: Duration = Duration::from_secs(10);
-/// Maximum length of one answer of the process that reads the files: a file, with its path in an error.
-const MAX_ANSWER: u64 = 2 * MAX_BYTES;
 
-/// The text of each file, or the reason why it cannot be read.
-type FileTexts = BTreeMap<ListenerFile, Result<String, String>>;
+/// The content of each file, or the reason why it cannot be used.
+type FileResults = BTreeMap<ListenerFile, FileResult>;
 
 /// Credentials of a listener, and the way to read their files again.
 #[derive(Debug)]
 pub struct Reload {
     pub(super) settings: CredentialSettings,
     pub(super) store: CredentialStore,
-    /// Link to the process that reads the files; `None` if it could not be made.
-    pub(super) reader: Option<OwnedFd>,
+    /// Ends of the process that reads the files; `None` if it could not be made.
+    pub(super) reader: Option<ReaderEnds>,
     /// Clients that rules of the policy name.
     pub(super) rule_clients: BTreeSet<String>,
 }
@@ -73,10 +73,10 @@ pub(crate) async fn at_signal(reload: Reload) {
         return tracing::warn!("SIGHUP stays blocked, so files are not read again: {errno}");
     }
     let files = settings.files();
-    let mut reader = reader.and_then(|link| ReaderLink::new(link, files.clone()).ok());
+    let mut reader = reader.and_then(|ends| ReaderLink::new(ends, files.clone()).ok());
     while signals.recv().await.is_some() {
         let read = match reader.as_mut() {
-            Some(reader) => timeout(READ_TIME, reader.texts()).await,
+            Some(reader) => timeout(READ_TIME, reader.results()).await,
             None => Ok(Err(io::ErrorKind::NotConnected.into())),
         };
         let read = match read {
@@ -134,31 +134,34 @@ pub(super) fn warn_of_unknown(
 /// Link to the process that reads the files.
 struct ReaderLink {
     questions: OwnedWriteHalf,
-    answers: mpsc::Receiver<FileTexts>,
+    answers: mpsc::Receiver<FileResults>,
     /// Number of questions without an answer so far. Answers come in the order of the questions.
     unanswered: usize,
+    /// The process ends when this is closed.
+    _life: OwnedFd,
 }
 
 impl ReaderLink {
-    fn new(link: OwnedFd, files: Vec<ListenerFile>) -> io::Result<Self> {
+    fn new(ends: ReaderEnds, files: Vec<ListenerFile>) -> io::Result<Self> {
+        let ReaderEnds { link, life } = ends;
         let link = StdStream::from(link);
         link.set_nonblocking(true)?;
         let (mut from, questions) = UnixStream::from_std(link)?.into_split();
         let (sender, answers) = mpsc::channel(1);
         // A task of its own, so that no answer is left half read where a question waits for too long.
         tokio::spawn(async move {
-            while let Ok(texts) = answer(&mut from, &files).await {
-                if sender.send(texts).await.is_err() {
+            while let Ok(results) = answer(&mut from, &files).await {
+                if sender.send(results).await.is_err() {
                     return;
                 }
             }
         });
-        Ok(Self { questions, answers, unanswered: 0 })
+        Ok(Self { questions, answers, unanswered: 0, _life: life })
     }
 
     /// Asks for the files. An answer to an earlier question, which came too late, is discarded. The future may be
     /// dropped at any time.
-    async fn texts(&mut self) -> io::Result<FileTexts> {
+    async fn results(&mut self) -> io::Result<FileResults> {
         loop {
             self.questions.writable().await?;
             match self.questions.try_write(&[ASK]) {
@@ -170,10 +173,10 @@ impl ReaderLink {
         }
         self.unanswered += 1;
         loop {
-            let texts = self.answers.recv().await.ok_or(io::ErrorKind::NotConnected)?;
+            let results = self.answers.recv().await.ok_or(io::ErrorKind::NotConnected)?;
             self.unanswered = self.unanswered.saturating_sub(1);
             if self.unanswered == 0 {
-                return Ok(texts);
+                return Ok(results);
             }
         }
     }
@@ -181,27 +184,28 @@ impl ReaderLink {
 
 fn reloaded(
     settings: &CredentialSettings,
-    read: &FileTexts,
+    read: &FileResults,
 ) -> Result<http::access::Credentials, CliError> {
-    let absent = || Err("was not read again".to_owned());
-    settings.load(&mut |file| read.get(file).cloned().unwrap_or_else(absent))
+    let absent = |file: &ListenerFile| {
+        Err(CliError::new(format!("http: {}: {NOT_READ}", file.path.display())))
+    };
+    settings.load(&mut |file| read.get(file).cloned().unwrap_or_else(|| absent(file)))
 }
 
 /// Reads the answer to one question.
-async fn answer(link: &mut OwnedReadHalf, files: &[ListenerFile]) -> io::Result<FileTexts> {
+async fn answer(link: &mut OwnedReadHalf, files: &[ListenerFile]) -> io::Result<FileResults> {
     let mut all = BTreeMap::new();
     for file in files {
-        let is_read = link.read_u8().await? == READ;
         let length = u64::from(link.read_u32_le().await?);
-        if length > MAX_ANSWER {
+        if length > MAX_FRAME {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut text = String::new();
-        let read = link.take(length).read_to_string(&mut text).await?;
+        let mut frame = Vec::new();
+        let read = link.take(length).read_to_end(&mut frame).await?;
         if u64::try_from(read).ok() != Some(length) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        all.insert(file.clone(), if is_read { Ok(text) } else { Err(text) });
+        all.insert(file.clone(), file_frames::decode(&frame, &file.kind)?);
     }
     Ok(all)
 }
@@ -211,7 +215,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     use super::*;
-    use crate::commands::serve::file_reader::FileKind;
+    use crate::commands::serve::listener_file::{FileContent, FileKind};
 
     #[tokio::test]
     async fn a_late_answer_is_not_taken_for_that_to_the_next_question() {
@@ -219,17 +223,27 @@ mod tests {
         theirs.set_nonblocking(true).expect("it does not block");
         let mut process = UnixStream::from_std(theirs).expect("a stream");
         let file = ListenerFile { path: "/f".into(), kind: FileKind::Trusted };
-        let mut link = ReaderLink::new(ours.into(), vec![file.clone()]).expect("a link");
+        let (_, life) = nix::unistd::pipe().expect("a pipe");
+        let ends = ReaderEnds { link: ours.into(), life };
+        let mut link = ReaderLink::new(ends, vec![file.clone()]).expect("a link");
+        let framed = |text: &str| {
+            let frame = file_frames::encode(Ok(FileContent::Text(text.to_owned())));
+            let frame = frame.expect("a frame");
+            let length = u32::try_from(frame.len()).expect("it is short");
+            [&length.to_le_bytes(), frame.as_slice()].concat()
+        };
         // Half of the answer comes in time.
-        let framed = |text: &[u8]| [&[READ, 3, 0, 0, 0][..], text].concat();
-        process.write_all(&framed(b"o")).await.expect("sent");
+        let earlier = framed("old");
+        let (first, rest) = earlier.split_at(6);
+        process.write_all(first).await.expect("sent");
         let wait = Duration::from_millis(100);
-        assert!(timeout(wait, link.texts()).await.is_err());
-        let answers = [&b"ld"[..], &framed(b"new")].concat();
+        assert!(timeout(wait, link.results()).await.is_err());
+        let answers = [rest, &framed("new")].concat();
         process.write_all(&answers).await.expect("sent");
-        let texts = link.texts().await.expect("an answer");
-        assert_eq!(texts.get(&file), Some(&Ok("new".to_owned())));
+        let results = link.results().await.expect("an answer");
+        let content = results.get(&file).cloned().expect("of the file").expect("read");
+        assert_eq!(content.into_text().as_deref(), Some("new"));
         drop(process);
-        assert!(link.texts().await.is_err(), "the process has ended");
+        assert!(link.results().await.is_err(), "the process has ended");
     }
 }

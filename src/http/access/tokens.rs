@@ -59,6 +59,24 @@ impl Token {
 }
 
 impl Token {
+    /// Makes the token of a hash, which [`Token::digest`] of another process returned.
+    #[must_use]
+    pub fn of_digest(digest: [u8; 32], principal: Principal, rights: ClientRights) -> Self {
+        Self { digest, principal, rights }
+    }
+
+    /// Sets the rights of the client.
+    #[must_use]
+    pub fn with_rights(self, rights: ClientRights) -> Self {
+        Self { rights, ..self }
+    }
+
+    /// Returns the SHA-256 of the token's text.
+    #[must_use]
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
     /// Returns true for a token of the same text.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
