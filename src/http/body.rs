@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 
 use crate::access::{Client, ClientRights};
 use crate::respond::Refusal;
+use config::policy::Principal;
 use mcp::values::{JsonValues, MAX_VALUES};
 use service::fair::{FairShare, Share};
 
@@ -57,9 +58,14 @@ impl RequestMemory {
 }
 
 impl BodyMemory {
-    /// Registers a client, so that memory is reserved for it.
-    pub(crate) fn register(&self, client: &Client) {
-        self.share_of(client).register(&client.principal);
+    /// Registers a client, so that memory is reserved for it, until [`Self::unregister`].
+    pub(crate) fn register(&self, client: &Principal, rights: ClientRights) {
+        self.share_of(rights).register(client);
+    }
+
+    /// Takes back a registration.
+    pub(crate) fn unregister(&self, client: &Principal, rights: ClientRights) {
+        self.share_of(rights).unregister(client);
     }
 
     /// Bounds one body by `max_bytes` bytes and `time`, and all of them together by `room` bytes.
@@ -68,8 +74,8 @@ impl BodyMemory {
         Self { room: FairShare::new(room / MEMORY_UNIT), operators, max_bytes, time }
     }
 
-    fn share_of(&self, client: &Client) -> &Arc<FairShare> {
-        match client.rights {
+    fn share_of(&self, rights: ClientRights) -> &Arc<FairShare> {
+        match rights {
             ClientRights::Agent => &self.room,
             ClientRights::Operator => &self.operators,
         }
@@ -105,7 +111,7 @@ impl BodyMemory {
         mut body: Body,
     ) -> Result<HeldBody, Refusal> {
         let full = || busy("too many large requests are being read");
-        let mut room = self.share_of(client).take(&client.principal, 0).ok_or_else(full)?;
+        let mut room = self.share_of(client.rights).take(&client.principal, 0).ok_or_else(full)?;
         let mut bytes = Vec::new();
         let mut values = JsonValues::default();
         while let Some(frame) = body.frame().await {
@@ -150,7 +156,6 @@ pub(crate) fn busy(message: &str) -> Refusal {
 mod tests {
     use super::*;
     use crate::access::Standing;
-    use config::policy::Principal;
 
     const AS_JSON: BodyForm = BodyForm::Json;
 
@@ -205,7 +210,7 @@ mod tests {
         let bodies = BodyMemory::new(16 << 20, 64 << 20, Duration::from_secs(60));
         let greedy = own();
         let modest = named("b", ClientRights::Agent);
-        bodies.register(&modest);
+        bodies.register(&modest.principal, modest.rights);
         let read = async |client: &Client, text: String| {
             let read = bodies.read(client, &HeaderMap::new(), AS_JSON, Body::from(text)).await;
             read.map_err(|refusal| refusal.status.as_u16())
@@ -236,7 +241,9 @@ mod tests {
         let bodies = BodyMemory::new(4 * MEMORY_UNIT, 8 * MEMORY_UNIT, Duration::from_secs(60));
         let agent = own();
         let operator = named("ops", ClientRights::Operator);
-        [&agent, &operator].into_iter().for_each(|client| bodies.register(client));
+        for client in [&agent, &operator] {
+            bodies.register(&client.principal, client.rights);
+        }
         let read = async |client: &Client, length: usize| {
             let body = Body::from(vec![b'x'; length]);
             bodies.read(client, &HeaderMap::new(), AS_JSON, body).await

@@ -6,9 +6,10 @@
 //! 4. The body is read whole, and the client has a place left.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -37,6 +38,7 @@ use crate::form::form_type;
 use crate::health::{self, HealthWord};
 use crate::limits::{ListenerLimits, OPERATOR_CONNECTIONS};
 use crate::respond::{Charged, Refusal, harden};
+use config::policy::Principal;
 use mcp::charge::Charge;
 use mcp::lines::Ends;
 use model::call::Correlation;
@@ -65,6 +67,8 @@ pub struct Guard<H> {
     /// Connections that serve requests of agents, and those that serve operators, which take nothing from agents.
     serving: Arc<FairShare>,
     serving_operators: Arc<FairShare>,
+    /// Clients for which memory and connections are kept free.
+    registered: Mutex<BTreeSet<(Principal, ClientRights)>>,
     doors: Doors<H>,
     pub(crate) ends: Ends,
     /// Tripped when the server is about to end: requests are still served, and `/health` asks for no more.
@@ -107,6 +111,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             bodies,
             serving,
             serving_operators: FairShare::new(for_operators),
+            registered: Mutex::default(),
             access,
             ends,
             leaving,
@@ -115,18 +120,34 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         guard
     }
 
-    /// Adapts the doors to the credentials in force: a client that has none any more has no door.
+    /// Adapts the doors and the shares to the credentials in force: for a client that has none any more there is no
+    /// door, and no place is kept free.
     pub(crate) fn follow(&self) {
         let clients = self.access.clients();
-        for client in &clients {
-            self.bodies.register(client);
-            if client.rights == ClientRights::Agent {
-                self.serving.register(&client.principal);
-            }
-        }
+        self.register(&clients);
         for removed in self.doors.list(&clients) {
             tokio::spawn(removed.close());
         }
+    }
+
+    /// Registers these clients, and no others, with the memory for bodies and with the connections.
+    fn register(&self, clients: &[Client]) {
+        let now: BTreeSet<_> =
+            clients.iter().map(|client| (client.principal.clone(), client.rights)).collect();
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        for (client, rights) in now.difference(&registered) {
+            self.bodies.register(client, *rights);
+            if *rights == ClientRights::Agent {
+                self.serving.register(client);
+            }
+        }
+        for (client, rights) in registered.difference(&now) {
+            self.bodies.unregister(client, *rights);
+            if *rights == ClientRights::Agent {
+                self.serving.unregister(client);
+            }
+        }
+        *registered = now;
     }
 
     /// Closes the doors of clients whose access tokens have expired.
@@ -508,8 +529,6 @@ impl HttpBody for AnswerBody {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use http_body_util::BodyExt;
     use tokio::sync::Semaphore;
 
@@ -517,7 +536,6 @@ mod tests {
     use crate::access::browser::{ListenerReach, ServedNames};
     use crate::access::tokens::Token;
     use crate::access::{CredentialStore, Standing, WithoutToken};
-    use config::policy::Principal;
     use mcp::server::Continuity;
 
     fn agent() -> Client {
@@ -646,6 +664,34 @@ mod tests {
         let end = CancellationToken::new();
         let guard = Guard::new(&handlers, access, limits, Ends::default(), leaving, &end);
         (guard, handlers, store)
+    }
+
+    #[tokio::test]
+    async fn no_connection_is_kept_free_for_a_removed_client() {
+        let token = |name: &str, rights| {
+            let made = Token::new(&name.repeat(32), Principal::named(name));
+            made.expect("it is long enough").with_rights(rights)
+        };
+        let agent_of = |name| token(name, ClientRights::Agent);
+        let limits = ListenerLimits::default();
+        let all = limits.connections - OPERATOR_CONNECTIONS;
+        let operator = token("o", ClientRights::Operator);
+        let (guard, _, store) = guarded(vec![agent_of("a"), agent_of("b"), operator], &limits);
+        let taken = || {
+            let held: Vec<_> = (0..600).map_while(|_| guard.serving(&agent()).ok()).collect();
+            held.len()
+        };
+        assert_eq!(taken(), all / 2, "as many are left for the other");
+        let replace = |tokens| {
+            store.replace(Credentials::new(tokens, None, None, None));
+            guard.follow();
+            taken()
+        };
+        // The same client as an operator takes no connection of agents.
+        assert_eq!(replace(vec![agent_of("a"), token("b", ClientRights::Operator)]), all);
+        assert_eq!(replace(vec![agent_of("a"), agent_of("b")]), all / 2, "it has one again");
+        assert_eq!(replace(vec![agent_of("a"), agent_of("b")]), all / 2);
+        assert_eq!(replace(vec![agent_of("a")]), all);
     }
 
     fn subject(name: &str, until: SystemTime) -> Client {

@@ -28,8 +28,8 @@ struct Usage {
 #[derive(Debug, Default)]
 struct Holding {
     places: usize,
-    /// True for a registered client: places are kept free for it although it holds none.
-    is_registered: bool,
+    /// Number of registrations of the client: with one, places are kept free for it although it holds none.
+    registrations: usize,
 }
 
 /// Places of one client, until this is dropped.
@@ -51,9 +51,19 @@ impl FairShare {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a client, so that places are kept free for it before it holds any.
+    /// Registers a client, so that places are kept free for it before it holds any. Each registration is taken back by
+    /// [`FairShare::unregister`].
     pub fn register(&self, client: &Principal) {
-        self.usage().of.entry(client.clone()).or_default().is_registered = true;
+        self.usage().of.entry(client.clone()).or_default().registrations += 1;
+    }
+
+    /// Takes back a registration. Without one, a client is forgotten with its last place.
+    pub fn unregister(&self, client: &Principal) {
+        let mut usage = self.usage();
+        if let Some(own) = usage.of.get_mut(client) {
+            own.registrations = own.registrations.saturating_sub(1);
+        }
+        usage.forget_unused(client);
     }
 
     /// Returns the number of places that are held.
@@ -65,6 +75,15 @@ impl FairShare {
     pub fn take(self: &Arc<Self>, client: &Principal, places: usize) -> Option<Share> {
         let mut share = Share { of: Arc::clone(self), client: client.clone(), places: 0 };
         share.grow(places).then_some(share)
+    }
+}
+
+impl Usage {
+    /// Removes a client without a place and without a registration.
+    fn forget_unused(&mut self, client: &Principal) {
+        if self.of.get(client).is_some_and(|own| own.places == 0 && own.registrations == 0) {
+            self.of.remove(client);
+        }
     }
 }
 
@@ -102,10 +121,8 @@ impl Drop for Share {
         usage.all = usage.all.saturating_sub(self.places);
         if let Some(own) = usage.of.get_mut(&self.client) {
             own.places = own.places.saturating_sub(self.places);
-            if own.places == 0 && !own.is_registered {
-                usage.of.remove(&self.client);
-            }
         }
+        usage.forget_unused(&self.client);
     }
 }
 
@@ -156,6 +173,28 @@ mod tests {
             assert!(places.take(&passing, 2).is_none(), "it leaves something for the known one");
         }
         assert_eq!((places.taken(), places.usage().of.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_client_is_forgotten_with_its_last_registration_and_its_last_place() {
+        let places = FairShare::new(8);
+        places.register(&client("stays"));
+        places.register(&client("leaves"));
+        places.register(&client("leaves"));
+        let held = places.take(&client("leaves"), 1);
+        let all_of = || std::iter::from_fn(|| places.take(&client("stays"), 1)).collect::<Vec<_>>();
+        assert_eq!(all_of().len(), 3, "as many are left free");
+        places.unregister(&client("leaves"));
+        drop(held);
+        assert_eq!(all_of().len(), 4, "one registration is left");
+        let held = places.take(&client("leaves"), 1);
+        places.unregister(&client("leaves"));
+        assert_eq!(all_of().len(), 3, "it holds a place");
+        drop(held);
+        assert_eq!(all_of().len(), 8, "no client is left that others leave places for");
+        assert_eq!(places.usage().of.len(), 1);
+        places.unregister(&client("never"));
+        assert_eq!(places.usage().of.len(), 1);
     }
 
     #[test]

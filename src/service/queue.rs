@@ -12,7 +12,8 @@ use crate::Refusal;
 use crate::fair::{FairShare, Share};
 use config::policy::Principal;
 
-/// Time after its last call for which a turn is reserved for a client. Later, all such clients have some together.
+/// Time after its last call for which a turn is reserved for a client. Later, all such clients have some together, and
+/// those that are not registered are forgotten.
 const RESERVED_FOR: Duration = Duration::from_secs(60);
 
 /// Bounds the number of running and queued calls. Of one client's calls, the first that came is the first that runs;
@@ -39,6 +40,8 @@ struct Line {
 /// Use that one client makes of the queue.
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
+    /// Number of registrations of the client.
+    registrations: usize,
     running: usize,
     /// Number of its newest turn.
     last: u64,
@@ -71,10 +74,21 @@ impl Queue {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a client, so that places and turns are reserved for it before its first call.
+    /// Registers a client, so that places and turns are reserved for it before its first call. Each registration is
+    /// taken back by [`Queue::unregister`].
     pub(crate) fn register(&self, client: &Principal) {
         self.places.register(client);
-        self.line().clients.entry(client.clone()).or_default();
+        self.line().clients.entry(client.clone()).or_default().registrations += 1;
+    }
+
+    /// Takes back a registration. Without one, a client is forgotten some time after its last call.
+    pub(crate) fn unregister(&self, client: &Principal) {
+        self.places.unregister(client);
+        let mut line = self.line();
+        if let Some(one) = line.clients.get_mut(client) {
+            one.registrations = one.registrations.saturating_sub(1);
+        }
+        line.forget_unused();
     }
 
     /// Returns the number of calls that run or wait.
@@ -170,6 +184,15 @@ impl Line {
         recent.saturating_add(newcomer).max(quarter).min(max_running / 2)
     }
 
+    /// Forgets clients without a registration for which no turn is reserved any more.
+    fn forget_unused(&mut self) {
+        let now = Instant::now();
+        let is_recent = |ended: Instant| now.duration_since(ended) < RESERVED_FOR;
+        self.clients.retain(|_, one| {
+            one.registrations > 0 || one.running > 0 || one.ended.is_some_and(is_recent)
+        });
+    }
+
     fn start(&mut self, client: &Principal) {
         self.running += 1;
         self.last += 1;
@@ -186,6 +209,7 @@ impl Drop for RunningTurn {
             one.running = one.running.saturating_sub(1);
             one.ended = Some(Instant::now());
         }
+        line.forget_unused();
         drop(line);
         self.queue.give();
     }
@@ -263,6 +287,28 @@ mod tests {
         let held: Vec<_> = of_a.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
         let others = ["idle-7", "idle-8"].map(|name| wait(&queue, name).try_recv());
         assert!(held.len() == 6 && others.iter().all(Result::is_ok), "{others:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_removed_client_has_no_turn_reserved_and_is_forgotten() {
+        let queue = queue(4, &["a", "b", "b"]);
+        let turns_of_a = || {
+            let mut waits: Vec<_> = (0..4).map(|_| wait(&queue, "a")).collect();
+            let running: Vec<_> = waits.iter_mut().filter_map(|it| it.try_recv().ok()).collect();
+            running.len()
+        };
+        assert_eq!(turns_of_a(), 3, "one is left for the other");
+        queue.unregister(&Principal::named("b"));
+        assert_eq!(turns_of_a(), 3, "it has another registration");
+        queue.unregister(&Principal::named("b"));
+        assert_eq!(turns_of_a(), 4);
+        assert_eq!((queue.line().clients.len(), queue.places.taken()), (1, 0));
+        // Without a registration a client is forgotten some time after its last call.
+        drop(wait(&queue, "c").try_recv().expect("a turn"));
+        assert_eq!(turns_of_a(), 3, "it called lately");
+        tokio::time::advance(RESERVED_FOR).await;
+        turns_of_a();
+        assert_eq!(queue.line().clients.len(), 1);
     }
 
     #[test]

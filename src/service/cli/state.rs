@@ -165,6 +165,11 @@ impl ToolStates {
         self.0.values().for_each(|state| state.queue.register(client));
     }
 
+    /// Takes back a registration with the queue of every tool.
+    pub(crate) fn unregister(&self, client: &Principal) {
+        self.0.values().for_each(|state| state.queue.unregister(client));
+    }
+
     pub(crate) fn get(&self, tool: &str) -> Option<&ToolState> {
         self.0.get(tool)
     }

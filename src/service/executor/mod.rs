@@ -134,18 +134,43 @@ impl Executor {
 
     /// Makes what one client has of this executor, and registers the client, so that others leave something for it.
     pub fn scope(&self, principal: Principal) -> Scope {
-        self.shared.queue.register(&principal);
-        self.shared.tools.register(&principal);
-        self.watching_scope(principal)
+        let registration = Registration::new(&self.shared, principal.clone());
+        self.scope_of(principal, Some(registration))
     }
 
     /// Makes the scope of a client that makes no calls, so that no places are kept free for it.
     pub fn watching_scope(&self, principal: Principal) -> Scope {
+        self.scope_of(principal, None)
+    }
+
+    fn scope_of(&self, principal: Principal, registration: Option<Registration>) -> Scope {
         let workbench = Workbench::new(&self.shared, principal);
         let client = ClientState::new(&workbench.terms.exec);
         let mut caches = self.shared.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = caches.entry(workbench.principal.clone()).or_default();
-        Scope { cache: Arc::clone(cache), workbench, client }
+        Scope { cache: Arc::clone(cache), workbench, client, _registration: registration }
+    }
+}
+
+/// Registration of a client with the queues, until this is dropped.
+#[derive(Debug)]
+struct Registration {
+    shared: Arc<Shared>,
+    client: Principal,
+}
+
+impl Registration {
+    fn new(shared: &Arc<Shared>, client: Principal) -> Self {
+        shared.queue.register(&client);
+        shared.tools.register(&client);
+        Self { shared: Arc::clone(shared), client }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.queue.unregister(&self.client);
+        self.shared.tools.unregister(&self.client);
     }
 }
 
@@ -156,6 +181,8 @@ pub struct Scope {
     pub(crate) cache: Arc<calc::Cache>,
     pub(crate) workbench: Workbench,
     client: ClientState,
+    /// Absent for a client that makes no calls.
+    _registration: Option<Registration>,
 }
 
 impl Drop for Scope {
