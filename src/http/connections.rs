@@ -1,7 +1,8 @@
 //! Serves one connection: TLS if it is configured, HTTP/1.1, and time limits for slow or silent clients.
 //!
-//! A connection counts as served once a request has arrived whole and passed every check. Until then it makes room for
-//! another when there are too many, so a client that sends nothing, or slowly, keeps no other client out.
+//! A connection counts as served once a request has arrived whole and passed every check. Until then, also within the
+//! handshake of TLS, it makes room for another when there are too many, so a client that sends nothing, or slowly,
+//! keeps no other client out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -224,7 +225,13 @@ pub(crate) async fn connection<S>(
     let Some(tls) = setup.tls.clone() else {
         return requests(stream, peer, None, slot, setup).await;
     };
-    match tokio::time::timeout(setup.limits.head_time, tls.accept(stream)).await {
+    // Counts as a connection without a request: it makes room for others, and has its time.
+    let handshake = tokio::select! {
+        handshake = tokio::time::timeout(setup.limits.head_time, tls.accept(stream)) => handshake,
+        () = slot.evicted() => return,
+        () = over(&setup.stop) => return,
+    };
+    match handshake {
         Ok(Ok(stream)) => {
             let certificate = PresentedCertificate::new(stream.get_ref().1.peer_certificates());
             requests(stream, peer, certificate, slot, setup).await;
@@ -232,6 +239,12 @@ pub(crate) async fn connection<S>(
         Ok(Err(error)) => tracing::debug!(?peer, %error, "no TLS with a client"),
         Err(_) => tracing::debug!(?peer, "a client was too slow for TLS"),
     }
+}
+
+/// Resolves when a connection without a request is closed, because the server ends.
+async fn over(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(FIRST_REQUEST_TIME).await;
 }
 
 async fn requests<S>(
@@ -298,6 +311,8 @@ async fn answered(router: Router, request: hyper::Request<Body>) -> Response {
 mod tests {
     use std::time::Duration;
 
+    use rustls::server::{ClientHello, ResolvesServerCert};
+    use rustls::sign::CertifiedKey;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
@@ -371,6 +386,59 @@ mod tests {
             assert_eq!(text.matches("here").count(), answers, "{text}");
             let took = end.elapsed();
             assert!(took.abs_diff(open_for) < Duration::from_millis(20), "{took:?}");
+        }
+    }
+
+    /// Settings of TLS without a certificate: a handshake ends with the first message of the client.
+    fn tls() -> TlsAcceptor {
+        #[derive(Debug)]
+        struct NoCertificate;
+
+        impl ResolvesServerCert for NoCertificate {
+            fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+                None
+            }
+        }
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has them")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(NoCertificate));
+        Arc::new(config).into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_has_its_time_and_makes_room_and_ends_with_the_server() {
+        let limits = ListenerLimits::default();
+        for (is_evicted, is_stopped, open_for) in [
+            (false, false, limits.head_time),
+            (true, false, Duration::ZERO),
+            (false, true, FIRST_REQUEST_TIME),
+        ] {
+            let (mut client, server) = tokio::io::duplex(1 << 10);
+            let connections = Arc::new(Connections::new(1));
+            let slot = connections.take_slot(from([127, 0, 0, 1])).expect("room");
+            let stop = CancellationToken::new();
+            let tls = Some(tls());
+            let setup = ConnectionSetup { router: Router::new(), tls, limits, stop: stop.clone() };
+            let served = connection(server, from([127, 0, 0, 1]), slot, setup);
+            let served = tokio::spawn(served);
+            // The head of a record, of which nothing else comes.
+            client.write_all(&[0x16, 3, 1, 2, 0]).await.expect("it reads");
+            tokio::task::yield_now().await;
+            let begun = tokio::time::Instant::now();
+            let other = || connections.take_slot(from([127, 0, 0, 2])).expect("it makes room");
+            let _next = is_evicted.then(other);
+            if is_stopped {
+                stop.cancel();
+            }
+            assert_eq!(client.read(&mut [0]).await.ok(), Some(0), "it is closed");
+            served.await.expect("no panic");
+            let took = begun.elapsed();
+            assert!(took.abs_diff(open_for) < Duration::from_millis(20), "{open_for:?}: {took:?}");
+            assert_eq!(connections.open().all.len(), usize::from(is_evicted));
         }
     }
 

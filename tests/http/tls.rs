@@ -1,8 +1,10 @@
 //! TLS with clients of other implementations: versions, resumption, and features that are off.
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::client::{ALICE, Server, secret};
 
@@ -95,6 +97,40 @@ fn tls_sessions_resume_without_renegotiation() {
     assert!(text.contains("Secure Renegotiation IS supported"), "by its sign alone: {text}");
     assert!(!text.contains("Verify return code: 0 (ok)\n---\nRENEGOTIATING\ndepth"), "{text}");
     assert_eq!(speak(&server, &["-tls1_3", "-quiet"], HEALTH).matches("healthy").count(), 1);
+}
+
+/// Returns the number of established connections to a server, as the kernel counts them.
+fn established(server: &Server) -> usize {
+    let port: u16 =
+        server.at.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let at = format!("0100007F:{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("a table");
+    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.filter(|line| line[1] == at && line[3] == "01").count()
+}
+
+#[test]
+fn half_open_handshakes_keep_no_client_out_and_are_connections() {
+    const LIMIT: usize = 512;
+    let server = server();
+    // The head of a record, of which nothing else comes.
+    let begun = || {
+        let mut stream = TcpStream::connect(&server.at).expect("it listens");
+        stream.write_all(&[0x16, 3, 1, 2, 0]).expect("sent");
+        stream
+    };
+    let held: Vec<TcpStream> = (0..LIMIT + 200).map(|_| begun()).collect();
+    // Long before the time of a handshake is over.
+    let end = Instant::now() + Duration::from_secs(5);
+    while established(&server) > LIMIT {
+        assert!(Instant::now() < end, "{} are open", established(&server));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..3 {
+        let text = speak(&server, &["-quiet"], HEALTH);
+        assert!(text.contains("{\"status\":\"healthy\"}"), "{text}");
+    }
+    drop(held);
 }
 
 #[test]
