@@ -4,6 +4,7 @@
 //! TLS session has no certificate verified, so it is verified again here: at the first request, after the files were
 //! read again, and each minute.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,17 @@ pub struct CertificateClients {
 #[derive(Debug)]
 pub(crate) struct PresentedCertificate {
     chain: Vec<CertificateDer<'static>>,
+    /// Its names, read once.
+    names: PresentedNames,
     /// Time of the last verification, and the verifier that was used.
     verified: Mutex<Option<(Instant, Arc<dyn ClientCertVerifier>)>>,
+}
+
+/// Names of a certificate: hosts in lower case, and URIs.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct PresentedNames {
+    hosts: BTreeSet<String>,
+    uris: BTreeSet<String>,
 }
 
 /// Reason why a certificate names no client.
@@ -44,7 +54,8 @@ impl PresentedCertificate {
     /// Takes the certificates that a client sent, its own first. Returns `None` if it sent no certificate.
     pub(crate) fn new(chain: Option<&[CertificateDer<'_>]>) -> Option<Self> {
         let chain: Vec<_> = chain?.iter().map(|one| one.clone().into_owned()).collect();
-        (!chain.is_empty()).then(|| Self { chain, verified: Mutex::default() })
+        let names = PresentedNames::of(chain.first()?);
+        Some(Self { chain, names, verified: Mutex::default() })
     }
 
     /// Returns true if the certificate is valid now.
@@ -61,14 +72,21 @@ impl PresentedCertificate {
         *verified = is_valid.then(|| (Instant::now(), Arc::clone(verifier)));
         is_valid
     }
+}
 
-    /// Returns true if the certificate has this name.
-    fn has(&self, name: &str) -> bool {
-        let Some(own) = self.chain.first() else { return false };
-        let Ok(own) = EndEntityCert::try_from(own) else { return false };
-        let mut hosts = own.valid_dns_names();
-        hosts.any(|host| host.eq_ignore_ascii_case(name) && !name.contains(':'))
-            || own.valid_uri_names().any(|uri| uri == name)
+impl PresentedNames {
+    /// Reads the names of a certificate. One that cannot be read has no names.
+    fn of(certificate: &CertificateDer<'_>) -> Self {
+        let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Self::default() };
+        Self {
+            hosts: certificate.valid_dns_names().map(str::to_ascii_lowercase).collect(),
+            uris: certificate.valid_uri_names().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Returns true if the certificate has this name of the configuration: a URI, which has a colon, or that of a host.
+    fn have(&self, name: &str) -> bool {
+        if name.contains(':') { self.uris.contains(name) } else { self.hosts.contains(name) }
     }
 }
 
@@ -84,7 +102,8 @@ impl CertificateClients {
         if !certificate.is_valid(&self.verifier) {
             return Err(CertificateFault::Invalid);
         }
-        let mut found = self.names.iter().filter(|one| certificate.has(&one.name)).map(of_name);
+        let mut found =
+            self.names.iter().filter(|one| certificate.names.have(&one.name)).map(of_name);
         let first = found.next().ok_or(CertificateFault::Unknown)?;
         match found.all(|other| other == first) {
             true => Ok(first),
