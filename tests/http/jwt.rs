@@ -224,6 +224,32 @@ fn expired_tokens_are_not_counted_as_guesses() {
 }
 
 #[test]
+fn a_token_that_is_not_valid_here_is_logged_once_with_the_reason() {
+    let server = started();
+    let unfit = |name: &str, value: Value| {
+        let mut claims = claims("alice");
+        claims[name] = value;
+        signed(server.home.path(), "EdDSA", "ed", &claims)
+    };
+    let old = unfit("exp", json!(now() - 61));
+    let other = unfit("aud", json!("https://other.example/mcp"));
+    let scope = unfit("scope", json!("openid"));
+    for (token, reason) in [
+        (&old, "the token has expired"),
+        (&other, "the token is for another audience"),
+        (&scope, "the token has no scope of this server"),
+    ] {
+        // Each of them is logged at its first request only, so the next line is about the next one.
+        let statuses: Vec<u16> = (0..3).map(|_| server.with(token).status).collect();
+        assert!(statuses.iter().all(|status| [401, 403].contains(status)), "{statuses:?}");
+        let line = server.said("an access token was refused: ");
+        assert!(line.contains(reason), "{reason}: {line}");
+        let parts: Vec<&str> = token.split('.').collect();
+        assert!(parts.iter().all(|part| !line.contains(part)), "{line}");
+    }
+}
+
+#[test]
 fn subjects_share_nothing_but_the_rules_of_their_client() {
     let policy = "schema = 1\nextends = \"shipped\"\n[[rule]]\nid = \"no-exec\"\ntools = [\"bash_exec\"]\n\
                   clients = [\"agents\"]\naction = \"deny\"\nwhy = \"they compute\"\n\

@@ -9,6 +9,7 @@ pub mod keys;
 pub mod resource;
 pub(crate) mod rights;
 pub mod tokens;
+mod unfit;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +31,7 @@ use jwt::{JwtVerifier, TokenFault};
 use resource::{Challenge, Resource, challenge};
 pub use rights::ClientRights;
 use tokens::Token;
+use unfit::UnfitTokens;
 
 /// Sender of the requests of one connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,14 @@ impl Peer {
         match self {
             Self::Address(from) => Some(failures::sender(from.ip().to_canonical())),
             Self::Owner => None,
+        }
+    }
+
+    /// Returns the address that logs have; that of a Unix socket is 0.0.0.0.
+    fn address(self) -> IpAddr {
+        match self {
+            Self::Address(from) => from.ip().to_canonical(),
+            Self::Owner => IpAddr::from([0; 4]),
         }
     }
 }
@@ -186,6 +196,7 @@ pub struct AccessRules {
     /// Addresses that may connect; all if it is empty.
     pub allowed: Vec<IpNet>,
     pub failures: Failures,
+    unfit: UnfitTokens,
     /// Metadata for clients that look for an authorization server.
     pub resource: Option<Resource>,
 }
@@ -202,6 +213,7 @@ impl AccessRules {
             without_token,
             allowed: Vec::new(),
             failures: Failures::default(),
+            unfit: UnfitTokens::default(),
             resource: None,
         }
     }
@@ -280,10 +292,12 @@ impl AccessRules {
             Err(TokenFault::Forged) => Err(self.failed(peer, "a wrong token")),
             // No guess: the authorization server made it. So it is not counted, and its client gets another one.
             Err(TokenFault::Unfit(reason)) => {
+                self.unfit.note(token, peer.address(), reason);
                 Err(self.challenged(StatusCode::UNAUTHORIZED, reason, Challenge::Invalid))
             }
             Err(TokenFault::Scope) => {
                 let message = "the token has no scope of this server";
+                self.unfit.note(token, peer.address(), message);
                 Err(self.challenged(StatusCode::FORBIDDEN, message, Challenge::Scope))
             }
         }
@@ -324,10 +338,7 @@ impl AccessRules {
 
     /// Counts a failure, and refuses its request.
     fn failed(&self, peer: Peer, what: &'static str) -> Refusal {
-        let address = match peer {
-            Peer::Address(from) => from.ip().to_canonical(),
-            Peer::Owner => IpAddr::from([0, 0, 0, 0]),
-        };
+        let address = peer.address();
         match self.failures.note(address) {
             Ok(()) => {
                 // Beyond the throttle nothing is logged: a client could fill the log.
