@@ -82,7 +82,8 @@ pub struct HttpSettings {
         drain: AnyTime = Duration::from_secs(5),
         /// Absolute path of a file with a token of each client, one a line: `CLIENT TOKEN`, or
         /// `CLIENT TOKEN operator` for a token of the operator. Other users must not be able to read
-        /// it. SIGHUP has it read again.
+        /// it. SIGHUP has it read again. A list without a token is refused, at the start and at
+        /// SIGHUP, where the earlier tokens stay.
         ///
         /// Default: no file. Example: `"/etc/cofferdam/tokens"`.
         token_list: Optional<AbsolutePath> = None,
