@@ -160,7 +160,9 @@ async fn mcp<H: ServerHandler + Clone + Send + Sync + 'static>(
     Extension(door): Extension<Arc<Door<H>>>,
     request: Request,
 ) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
+    // A task has the head of its request for as long as it runs, and must not keep the door open.
+    parts.extensions.remove::<Arc<Door<H>>>();
     // The body has been read whole, so this cannot fail.
     let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let request = Request::from_parts(parts, bytes);

@@ -6,7 +6,8 @@
 //!
 //! *Security.* A table belongs to one client, so another client's task is unknown here. Ids are 128 random bits. The
 //! number of tasks and the bytes of results of a client are bounded; at the limit its calls are answered as if it did
-//! not support tasks. Each task ends in a bounded time, and is removed in a bounded time.
+//! not support tasks. Each task ends in a bounded time, and is removed in a bounded time. It ends with its table, which
+//! a client has for as long as it has a credential.
 
 mod table;
 

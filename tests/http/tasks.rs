@@ -8,6 +8,8 @@ use crate::client::{
     ALICE, Answer, BOB, Server, TOKENS, bearer, call, initialize, modern, modern_call, patience,
     secret,
 };
+use crate::reach::family;
+use crate::reload::READ_AGAIN;
 
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// A server whose calls become tasks soon.
@@ -168,6 +170,44 @@ fn the_task_of_one_token_is_unknown_to_another() {
     let task = ended(&server, &alice, &id);
     assert_eq!(task["result"]["structuredContent"]["stdout"], "mine\n", "not cancelled: {task}");
     assert_eq!(ask(&server, &bob, "tasks/get", &id)["error"]["code"], -32602);
+}
+
+#[test]
+fn a_removed_clients_tasks_end_and_those_of_a_client_that_stays_do_not() {
+    let toml = format!("{SHORT}[http]\ntoken_list = \"HOME/list\"\n");
+    let arguments = ["--tools", "shell,exec"];
+    let both = format!("alice {ALICE}\nbob {BOB}\n");
+    let server = Server::prepared(&toml, &arguments, |home, _| secret(&home.join("list"), &both));
+    let alice = bearer(ALICE);
+    let bob = bearer(BOB);
+    let fresh = |token: &str| {
+        let arguments = json!({ "command": "exec sleep 301", "timeout": 300 });
+        let body = knowing(modern_call("bash_exec", arguments));
+        let answer = send(&server, Some(token), &modern("bash_exec"), &body).message();
+        answer["result"]["taskId"].as_str().expect("a task").to_owned()
+    };
+    let stays = fresh(&alice);
+    let of_bob = [fresh(&bob), begun(&server, &bob, "sleep 302")];
+    let sleepers = || {
+        let all = family(server.child.id());
+        let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+        all.iter().filter_map(name).filter(|name| name == "sleep\n").count()
+    };
+    assert_eq!(sleepers(), 3);
+    server.rewritten("list", &format!("alice {ALICE}\n"), READ_AGAIN);
+    let end = Instant::now() + patience();
+    while sleepers() > 1 {
+        assert!(Instant::now() < end, "two tasks have ended: {}", sleepers());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(ask(&server, &alice, "tasks/get", &stays)["result"]["status"], "working");
+    // A client of the same name that comes later has none of them.
+    server.rewritten("list", &both, READ_AGAIN);
+    for id in &of_bob {
+        assert_eq!(ask(&server, &bob, "tasks/get", id)["error"]["code"], -32602);
+    }
+    ask(&server, &alice, "tasks/cancel", &stays);
+    assert_eq!(ended(&server, &alice, &stays)["status"], "cancelled");
 }
 
 #[test]

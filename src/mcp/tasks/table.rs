@@ -68,6 +68,14 @@ pub(super) struct Table {
     connection: OnceLock<SharedBounds>,
 }
 
+impl Drop for Table {
+    /// Cancels every call: no client can ask for its result any more, as after the credential of a client over HTTP was
+    /// withdrawn.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// A call that can become a task. Clones share the call.
 #[derive(Debug, Clone)]
 pub struct TaskCandidate {
@@ -252,7 +260,7 @@ impl Table {
         Some(())
     }
 
-    /// Ends every call.
+    /// Cancels every call.
     pub(super) fn end(&self) {
         self.entries().values().for_each(|entry| entry.candidate.cancel.cancel());
     }
@@ -540,5 +548,22 @@ mod tests {
         tokio::time::sleep(POLL_INTERVAL).await;
         assert_eq!(count.load(Ordering::Relaxed), 0);
         assert_eq!(state(&table, &task.task_id)["status"], "completed");
+    }
+
+    #[tokio::test]
+    async fn the_calls_of_a_table_are_cancelled_with_it() {
+        let table = Arc::new(Table::default());
+        let slot = table.take_slot().unwrap();
+        let cancel = slot.candidate.cancel.clone();
+        let waits = cancel.clone();
+        let work = tokio::spawn(async move {
+            waits.cancelled().await;
+            result(1)
+        });
+        slot.hand_over(work).unwrap();
+        tokio::task::yield_now().await;
+        assert!(!cancel.is_cancelled(), "its client can ask for it");
+        drop(table);
+        assert!(cancel.is_cancelled());
     }
 }
