@@ -23,7 +23,7 @@ CLIENT_NEEDS := node:nodejs npm:npm gcc:gcc make:make git:git python3:python3 ja
 	mvn:maven php:php-cli composer:composer Rscript:r-base-core
 # Plugins of Maven, which have no program.
 MAVEN_PLUGINS := libmaven-compiler-plugin-java libmaven-resources-plugin-java junit5
-SCALE_NEEDS   := haproxy:haproxy openssl:openssl ip:iproute2 unshare:util-linux python3:python3
+SCALE_NEEDS   := haproxy:haproxy openssl:openssl ip:iproute2 unshare:util-linux python3:python3 podman:podman runc:runc debootstrap:debootstrap curl:curl
 NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 pip:python3-pip node:nodejs npm:npm git:git curl:curl wget:wget \
 	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
@@ -46,7 +46,7 @@ help:
 	@echo 'make test-clients  a first day with real clients of npm, and what their models are shown (needs a network)'
 	@echo 'make test-network  real clients and servers, each client bare and in a cell (root; Debian; needs npm and pip; servers are installed and not started)'
 	@echo 'make test-conformance  the official MCP conformance suite and clients, both eras, over HTTP, and schemathesis (needs npm, pip and a network)'
-	@echo 'make test-scale  three servers behind haproxy, one killed and one ended under 10,000 calls of 64 clients, and the manifests for Kubernetes (root; Debian; needs pip)'
+	@echo 'make test-scale  three servers behind haproxy, one killed and one ended under 10,000 calls of 64 clients, the manifests for Kubernetes, and the settings of their pods in podman (root; Debian; needs pip)'
 	@echo 'make capacity PROGRAM=PATH  what one processor holds, and the machines for a day of 1,000 agents (root); CAPACITY=… for its options'
 	@echo 'make test-examples EXAMPLES=DIR  the example projects of mcp-bash-framework, where DIR has them: compared, and through real clients'
 	@echo 'make test-suites   the suites of other people, in a cell (Debian)'
@@ -128,6 +128,7 @@ test-scale:
 	tests/scale/manifests
 	tests/scale/queues
 	tests/scale/run
+	tests/scale/pod
 
 # Needs root, because only root can read the memory of cells.
 capacity:
