@@ -5,7 +5,8 @@
 //! because many of these functions run between clone and exec. Written here, as no such crate has
 //! them: clone3, kcmp, tgkill, mount_setattr, close_range, execveat, wait4 and waitid with resource
 //! usage, prlimit of another process without setting it, seccomp with a listener and its ioctls,
-//! the signal of a descriptor (fcntl), and receiving socket messages into a caller's buffer (nix allocates for their control data).
+//! the signal of a descriptor (fcntl), and receiving socket messages into a caller's buffer (nix
+//! allocates for their control data).
 #![allow(unsafe_code, reason = "this crate exists to hold it; every block names its invariant")]
 #![allow(clippy::as_conversions, reason = "widths of the kernel's ABI; each cast is between them")]
 #![deny(unreachable_pub)]

@@ -124,7 +124,8 @@ fn enter(link: &OwnedFd, watched: &OwnedFd, files: &[ListenerFile]) -> Result<Ho
 /// Has the kernel kill this process when the front end ends, also while it waits for a file of a slow file system and
 /// reads no link.
 fn tie_to(watched: &OwnedFd) -> Result<(), Errno> {
-    // Where Landlock scopes signals, a dead parent sends none: it is outside of the front end's domain.
+    // Not enough alone: the kernel sends it with the credentials of the parent, and where Landlock scopes signals, the
+    // front end can send none to a process outside of its domain.
     process::set_death_signal(Signal::SIGKILL)?;
     signals::kill_at_event(watched)?;
     // The front end may have ended before.
