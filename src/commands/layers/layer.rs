@@ -87,6 +87,8 @@ pub(crate) struct Layer {
     pub base: Base,
     /// Held by a start with cells in the layer, and by a review that changes it.
     pub lock: Option<Flock<File>>,
+    /// Held while changes are applied.
+    pub applying: Option<Flock<OwnedFd>>,
 }
 
 impl Layer {
@@ -141,6 +143,27 @@ impl Layer {
         Ok(())
     }
 
+    /// Waits until no other apply of this user runs: two at once in one directory, or in one within the
+    /// other, would each take the other's steps for changes of the host. Says so if it has to wait.
+    ///
+    /// # Errors
+    /// The errno of flock(2).
+    pub(crate) fn begin_apply(&mut self) -> Result<(), Errno> {
+        if self.applying.is_some() {
+            return Ok(());
+        }
+        let layers = openat(&self.directory, "..", DIRECTORY, Mode::empty())?;
+        self.applying = Some(match Flock::lock(layers, FlockArg::LockExclusiveNonblock) {
+            Ok(applying) => applying,
+            Err((layers, Errno::EWOULDBLOCK)) => {
+                eprintln!("cofferdam: waiting until another review has applied its changes");
+                Flock::lock(layers, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?
+            }
+            Err((_, errno)) => return Err(errno),
+        });
+        Ok(())
+    }
+
     /// Locks the layer and returns true if it was not used for this many days.
     pub(super) fn lock_unused(&mut self, days: u32) -> Result<bool, Errno> {
         let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -173,10 +196,11 @@ impl Layer {
     ///
     /// # Errors
     /// ESTALE: the directory was replaced meanwhile. Otherwise what stopped it.
-    pub(crate) fn finish(&self) -> Result<Option<journal::Finished>, Stopped> {
+    pub(crate) fn finish(&mut self) -> Result<Option<journal::Finished>, Stopped> {
         if !journal::is_unfinished(&self.directory)? {
             return Ok(None);
         }
+        self.begin_apply()?;
         let upper = self.upper()?;
         let finished = journal::finish(&self.directory, &upper, &self.host()?, self.base.owner)?;
         Ok(Some(finished))
@@ -189,6 +213,8 @@ impl Layer {
         guards: &[Vec<u8>],
     ) -> Result<(), Stopped> {
         self.finish()?;
+        // Cells do not apply changes, however long they live.
+        self.applying = None;
         // Work and index of the mount before. What overlayfs needs of them it makes again.
         for part in [WORK, GONE] {
             remove_all(&self.directory, part)?;
@@ -343,7 +369,7 @@ mod tests {
         let path = root.join("project-1");
         let directory = OwnedFd::from(File::open(&path)?);
         let base = read_base(&directory)?;
-        Ok(Layer { id: "project-1".to_owned(), path, directory, base, lock: None })
+        Ok(Layer { id: "project-1".to_owned(), path, directory, base, lock: None, applying: None })
     }
 
     #[test]

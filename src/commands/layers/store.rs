@@ -76,7 +76,7 @@ pub(crate) fn take(
             Some(base) => base,
             None => begin(&directory, host, identity, &status).map_err(failed)?,
         };
-        let mut layer = Layer { id, path, directory, base, lock: Some(lock) };
+        let mut layer = Layer { id, path, directory, base, lock: Some(lock), applying: None };
         layer.make_ready(&status, guards).map_err(|stopped| match stopped {
             Stopped::Errno(errno) => failed(errno),
             Stopped::OtherVersion | Stopped::Damaged | Stopped::StagingLost(_) => {
@@ -168,7 +168,14 @@ pub(crate) fn all() -> Result<All, Errno> {
         match (read, name.to_str()) {
             (Ok((base, directory)), Some(id)) => {
                 let path = layers.path.join(id);
-                all.layers.push(Layer { id: id.to_owned(), path, directory, base, lock: None });
+                all.layers.push(Layer {
+                    id: id.to_owned(),
+                    path,
+                    directory,
+                    base,
+                    lock: None,
+                    applying: None,
+                });
             }
             // A layer that is being made or removed.
             (Err(Errno::ENOENT), _) => {}

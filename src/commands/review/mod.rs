@@ -113,6 +113,7 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     let changes_host = typed.apply.is_some();
     if changes_host {
         layer.lock().map_err(|errno| in_use(&layer, errno))?;
+        layer.begin_apply().map_err(|errno| failed("the layers cannot be locked", errno))?;
     }
     let host = layer.host().map_err(|errno| replaced(&layer, errno))?;
     // Before the confinement: it may have to be opened to its owner again.
