@@ -292,6 +292,8 @@ fn every_value_is_shown_with_its_source() {
         "toolchains.cache = 4G (default)".to_owned(),
         "guard.names =  (default)".to_owned(),
         "workspace.keep =  (default)".to_owned(),
+        "workspace.layer_bytes = 16G (default)".to_owned(),
+        "workspace.layer_files = 1000000 (default)".to_owned(),
         "tools.groups = calc, shell (default)".to_owned(),
         "tools.off =  (default)".to_owned(),
         "tools.on =  (default)".to_owned(),

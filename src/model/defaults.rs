@@ -32,6 +32,9 @@ pub const SESSION_YIELD: Duration = Duration::from_secs(45);
 pub const MEMORY: u64 = GIB;
 /// Size in bytes above which the cache of a workspace is pruned when cofferdam starts.
 pub const CACHE: u64 = 4 * GIB;
+/// Size of a layer, and number of files in it, from which on it gets no more cells.
+pub const LAYER_BYTES: u64 = 16 * GIB;
+pub const LAYER_FILES: u32 = 1_000_000;
 /// Minimum memory of a cell: twice what the smallest shell uses when it starts.
 pub const MIN_MEMORY: u64 = 8 * MIB;
 /// Processes and threads of a cell.

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::commands::error::CliError;
+use crate::commands::layers::size::LayerLimits;
 use crate::commands::layers::store;
 use crate::commands::settings::Settings;
 use cache::WorkspaceCache;
@@ -89,8 +90,11 @@ impl GrantPlan {
                 true => settings.private_cells = PrivateCells::WithFirstSet,
                 false => workspace = Workspace::Granted(GrantId(0)),
             }
-            let keep = settings.loaded.config.workspace_keep.value;
-            take_layers(&mut granted, request.layer.as_deref(), keep)?;
+            let config = &settings.loaded.config;
+            let limits =
+                LayerLimits { bytes: config.layer_bytes.value, files: config.layer_files.value };
+            let keep = config.workspace_keep.value;
+            take_layers(&mut granted, request.layer.as_deref(), limits, keep)?;
             elsewhere.place(&mut granted)?;
             settings.workspace_path = other_workspace_path(&granted);
             settings.granted = vec![granted];
@@ -140,10 +144,11 @@ fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
 /// Then removes other layers that were not used for `keep` days.
 ///
 /// # Errors
-/// A directory that cannot have a layer.
+/// A directory that cannot have a layer, or a layer that is above its limits.
 fn take_layers(
     granted: &mut [Granted],
     chosen: Option<&str>,
+    limits: LayerLimits,
     keep: Option<u32>,
 ) -> Result<(), CliError> {
     let mut taken: BTreeMap<PathBuf, LayerDirectory> = BTreeMap::new();
@@ -152,7 +157,7 @@ fn take_layers(
             granted.layer = Some(layer.clone());
             continue;
         }
-        let layer = store::take(&granted.host, chosen, &granted.also)?;
+        let layer = store::take(&granted.host, chosen, &granted.also, limits)?;
         let file = FileId::of_file(&layer.directory).map_err(|errno| {
             CliError::new(format!("--cow: the layer cannot be looked at: {errno}"))
         })?;

@@ -1,7 +1,7 @@
 //! Layers: the changes that cells made to a directory of the host, kept apart from it.
 //!
 //! A start takes the [`layer`] of each directory that is granted with `--cow` from the user's
-//! [`store`], and holds its [`lock`]; the supervisor shows the directory through it
+//! [`store`], if its [`size`] is not above the limit, and holds its [`lock`]; the supervisor shows the directory through it
 //! (`supervisor::rootfs::layers`). A person reviews it with `cofferdam review`: [`changes`] compares
 //! the layer with the directory ([`entries`], [`spelling`]), [`judge`] and [`links`] say what is held
 //! back, [`together`] what belongs to that, [`repository`] knows what is one unit to git, and [`apply`]
@@ -28,6 +28,7 @@ pub(crate) mod owner;
 pub(crate) mod records;
 mod repository;
 mod rights;
+pub(crate) mod size;
 mod spelling;
 pub(crate) mod staging_directory;
 pub(crate) mod step;

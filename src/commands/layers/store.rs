@@ -18,10 +18,12 @@ use super::files::{DIRECTORY, Identity, look, open_directory_at};
 use super::layer::{Layer, begin, read_base};
 use super::lock::lock;
 use super::records::Stopped;
+use super::size::{Excess, LayerLimits, excess};
 use crate::commands::error::CliError;
-use crate::commands::format::plain;
+use crate::commands::format::{plain, shell_word};
 use cell::{c_path, errno_of};
 use model::accounts;
+use model::units::Size;
 
 /// Maximum number of layers of one directory.
 const MAX_LAYERS: u8 = 32;
@@ -45,6 +47,7 @@ pub(crate) fn take(
     host: &Path,
     chosen: Option<&str>,
     guards: &[Vec<u8>],
+    limits: LayerLimits,
 ) -> Result<Layer, CliError> {
     let failed = |errno| cannot_be_made(host, errno);
     let layers = create_directory().map_err(failed)?;
@@ -87,6 +90,11 @@ pub(crate) fn take(
                 .with_hint(format!("cofferdam review --layer {} --discard removes it", layer.id))
             }
         })?;
+        // A person who names it has seen what it is, and `review --commits` brings something out.
+        if chosen.is_none() {
+            let found = layer.upper().and_then(|upper| excess(&upper, limits)).map_err(failed)?;
+            found.map_or(Ok(()), |excess| Err(too_large(&layer, excess, limits)))?;
+        }
         return Ok(layer);
     }
     if let Some(chosen) = chosen {
@@ -95,6 +103,19 @@ pub(crate) fn take(
         return Err(CliError::new(message).with_hint("cofferdam review --list shows the layers"));
     }
     Err(failed(Errno::EUSERS).with_hint("cofferdam review --list shows the layers; discard some"))
+}
+
+fn too_large(layer: &Layer, excess: Excess, limits: LayerLimits) -> CliError {
+    let LayerLimits { bytes, files } = limits;
+    let (what, key) = match excess {
+        Excess::Bytes => (format!("takes more than {}", Size(bytes)), "layer_bytes"),
+        Excess::Files => (format!("has more than {files} files"), "layer_files"),
+    };
+    let path = layer.base.path();
+    CliError::new(format!("--cow: the layer {} {what}, the limit of a layer", layer.id)).with_hint(format!(
+        "cofferdam review {} shows, applies or discards its changes; `[workspace] {key}` sets the limit",
+        shell_word(&path.display().to_string())
+    ))
 }
 
 fn cannot_be_made(host: &Path, errno: Errno) -> CliError {

@@ -20,8 +20,8 @@ use self::nested::{SocketPaths, SocketSettings};
 use self::projects::ProjectKeys;
 use self::secrets::SecretSettings;
 use self::settings::{
-    AbsolutePath, AnySize, AnyTime, CountValue, File, FlagValue, Kind, NamesValue, Optional,
-    Setting, Settings, ShownLine, WholeValue, settings,
+    AbsolutePath, AnySize, AnyTime, BytesValue, CountValue, File, FlagValue, Kind, NamesValue,
+    Optional, Setting, Settings, ShownLine, WholeValue, settings,
 };
 use crate::document::{
     Document, FileKey, Form, Item, KeyTable, Mistake, Read, ReadError, parsed, text,
@@ -204,6 +204,15 @@ pub struct Config {
         ///
         /// Default: layers are kept until you discard them. Example: `90`.
         workspace_keep "keep": Optional<WholeValue<1, 36_500>> = None,
+        /// Space on the disk that a layer may take. A start with `--cow` is refused if the layer has
+        /// more; cells that run already are not stopped.
+        ///
+        /// Default: `"16G"`. Example: `"4G"`.
+        layer_bytes: BytesValue<1, { u64::MAX }> = defaults::LAYER_BYTES,
+        /// Number of files and directories that a layer may have, looked at by the same starts.
+        ///
+        /// Default: `1000000`. Example: `200000`.
+        layer_files: CountValue = defaults::LAYER_FILES,
     }
     /// Tools that callers see. The policy must also allow each of them.
     tools {
