@@ -45,6 +45,15 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
+/// Quotes a word for a shell, if it needs that.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@:,%".contains(&byte);
+    match word.bytes().all(is_safe) && !word.starts_with('-') {
+        true => word.to_owned(),
+        false => format!("'{}'", plain(word).replace('\'', "'\\''")),
+    }
+}
+
 /// Returns true if a terminal does not only show the character: control characters, and those that
 /// hide or reverse text.
 pub(crate) fn acts(character: char) -> bool {
@@ -165,5 +174,14 @@ mod tests {
         let words = [word.as_str(); 3];
         assert_eq!(wrapped(words, "  "), format!("  {word}, {word},\n  {word}\n"));
         assert_eq!(wrapped(["read"], ""), "read\n");
+    }
+
+    #[test]
+    fn a_shell_reads_a_quoted_word_as_one() {
+        assert_eq!(shell_word("/home/u/p-1"), "/home/u/p-1");
+        assert_eq!(shell_word("a b;c"), "'a b;c'");
+        assert_eq!(shell_word("it's"), "'it'\\''s'");
+        assert_eq!(shell_word("-x"), "'-x'");
+        assert_eq!(shell_word("$(x)`y`"), "'$(x)`y`'");
     }
 }

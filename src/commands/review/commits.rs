@@ -23,7 +23,7 @@ use super::commit_files::remarks;
 use super::operators_git::{Header, OperatorsGit};
 use super::{failed, in_use};
 use crate::commands::error::{CliError, print_out};
-use crate::commands::format::plain;
+use crate::commands::format::{plain, shell_word};
 use crate::commands::layers::copy::{Space, copy};
 use crate::commands::layers::files::{c_name, look, open_directory};
 use crate::commands::layers::judge::Judge;
@@ -251,8 +251,10 @@ impl Source<'_> {
         }
         let more = new.len() - described;
         if more > 0 {
-            lines
-                .push(format!("  and {more} more references: git for-each-ref {}", quoted(&space)));
+            lines.push(format!(
+                "  and {more} more references: git for-each-ref {}",
+                shell_word(&space)
+            ));
         }
         Ok(if lines.is_empty() { Outcome::NoCommits } else { Outcome::Out(lines) })
     }
@@ -267,9 +269,9 @@ impl Source<'_> {
             Ok(files) => lines.extend(remarks(&found.top, files, self.judge)),
             Err(reason) => lines.push(format!("  the files cannot be listed: {reason}")),
         }
-        let top = quoted(&top.display().to_string());
-        lines.push(format!("  git -C {top} log -p ..{}", quoted(name)));
-        lines.push(format!("  git -C {top} merge {}", quoted(name)));
+        let top = shell_word(&top.display().to_string());
+        lines.push(format!("  git -C {top} log -p ..{}", shell_word(name)));
+        lines.push(format!("  git -C {top} merge {}", shell_word(name)));
         lines
     }
 
@@ -300,7 +302,7 @@ impl Source<'_> {
             }
         }
         let top = if found.top.is_empty() { "." } else { &found.top };
-        let at = quoted(&self.path.join(&path).display().to_string());
+        let at = shell_word(&self.path.join(&path).display().to_string());
         Ok(Outcome::Out(vec![
             format!("{}  commits of the new repository {}", plain(&path), plain(top)),
             format!("  git clone -c transfer.fsckObjects=true {at} DIRECTORY"),
@@ -468,15 +470,6 @@ fn joined(directory: &str, name: &str) -> String {
     }
 }
 
-/// Quotes a word for a shell, if it needs that.
-fn quoted(word: &str) -> String {
-    let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@:,%".contains(&byte);
-    match word.bytes().all(is_safe) && !word.starts_with('-') {
-        true => word.to_owned(),
-        false => format!("'{}'", plain(word).replace('\'', "'\\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -520,14 +513,5 @@ mod tests {
         let rows = json!({ "changes": [row("!a/.git", "added"), row("z/.git", "changed")] });
         let tops = repositories(&rows).into_iter().map(|found| found.top);
         assert_eq!(tops.collect::<Vec<_>>(), ["z", "!a"]);
-    }
-
-    #[test]
-    fn a_shell_reads_a_quoted_word_as_one() {
-        assert_eq!(quoted("/home/u/p-1"), "/home/u/p-1");
-        assert_eq!(quoted("a b;c"), "'a b;c'");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
-        assert_eq!(quoted("-x"), "'-x'");
-        assert_eq!(quoted("$(x)`y`"), "'$(x)`y`'");
     }
 }

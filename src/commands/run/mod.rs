@@ -1,5 +1,6 @@
 //! `cofferdam run`: one program in one fresh cell, its streams live, its exit code passed on.
 
+mod afterwards;
 pub mod arguments;
 pub mod pump;
 
@@ -9,6 +10,7 @@ use std::path::Path;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+use afterwards::Begun;
 use arguments::{RunArguments, RunRequest, check};
 use pump::{Budget, Head, Stopped};
 
@@ -42,6 +44,10 @@ use supervisor::ScopeWish;
 /// Runs the command; the exit code is that of [`super::exit`].
 pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError> {
     let mut request = check(typed, accounts::home().as_deref())?;
+    let mut report = match afterwards::begin(typed, config)? {
+        Begun::Run(report) => report,
+        Begun::Ended(code) => return Ok(code),
+    };
     let terminal = terminal_for(typed)?;
     if terminal.is_some() {
         request = request.at_terminal(OperatorTerminal::variables())?;
@@ -49,6 +55,7 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
     let settings = settings::load_one(config)?.in_tier(typed.grants.tier);
     let RunRequest { call, profile: name, grants } = request;
     let GrantPlan { mut settings, workspace } = GrantPlan::resolve(grants, settings)?;
+    report.note(&settings.granted)?;
     let size = terminal.as_ref().map(|terminal| terminal.size);
     for profile in &mut settings.profiles {
         profile.terminal = size;
@@ -84,7 +91,9 @@ pub fn main(typed: &RunArguments, config: Option<&Path>) -> Result<u8, CliError>
         host_programs,
         terminal,
     };
-    start::conducted(socket, |link| conduct(grant, terms, link, streams, entry))
+    let done = start::conducted(socket, |link| conduct(grant, terms, link, streams, entry));
+    report.print();
+    done
 }
 
 /// Returns the operator's terminal, if the program gets a terminal.
