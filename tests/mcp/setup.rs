@@ -102,6 +102,21 @@ fn unknown_keys_of_an_entry_need_confirmation() -> Result<(), Failed> {
 }
 
 #[test]
+fn changes_are_kept_apart_by_option_only() -> Result<(), Failed> {
+    for (options, access) in [(&["--yes"][..], ""), (&["--yes", "--cow"], ":cow")] {
+        let project = tempfile::tempdir()?;
+        let real = project.path().canonicalize()?;
+        let done = setup(project.path(), &[&["claude-code"], options].concat())?;
+        assert!(done.status.success(), "{options:?}: {}", errors(&done));
+        let written = value(&project.path().join(".mcp.json"))?;
+        let workspace = written.pointer("/mcpServers/cofferdam/args/2").and_then(|it| it.as_str());
+        assert_eq!(workspace, Some(format!("{}{access}", real.display()).as_str()));
+        assert_eq!(out(&done).contains("cofferdam review"), !access.is_empty(), "{}", out(&done));
+    }
+    Ok(())
+}
+
+#[test]
 fn nothing_is_written_without_a_yes() -> Result<(), Failed> {
     let project = tempfile::tempdir()?;
     let shown = setup(project.path(), &["claude-code", "--print"])?;

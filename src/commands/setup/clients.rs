@@ -189,9 +189,9 @@ const OPENCODE: ClientFacts = ClientFacts {
 };
 
 impl ClientFacts {
-    /// Returns the entry that starts `command` with the project's directory as the workspace.
-    pub(super) fn entry(&self, command: &str, project: &str) -> Entry {
-        (self.entry)(command, ["serve", "--workspace", project])
+    /// Returns the entry that starts `command` with this workspace: the project's directory, and how it is granted.
+    pub(super) fn entry(&self, command: &str, workspace: &str) -> Entry {
+        (self.entry)(command, ["serve", "--workspace", workspace])
     }
 
     /// Returns the path of the file, whose links are not followed.

@@ -29,7 +29,8 @@ const CONTEXT_LINES: usize = 2;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:\n  \
     cofferdam setup claude-code\n  \
-    cofferdam setup codex --workspace ~/project --print\n\n\
+    cofferdam setup codex --workspace ~/project --print\n  \
+    cofferdam setup cursor --cow\n\n\
     The change is shown and written only after a yes; what else is in the file stays as it is.")]
 pub struct SetupArguments {
     /// The client
@@ -38,6 +39,9 @@ pub struct SetupArguments {
     /// The project's directory, which cells have as /workspace; without it, the one you are in
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub workspace: PathBuf,
+    /// Keep changes apart from the directory until you apply them with `cofferdam review`; without it, a terminal asks
+    #[arg(long)]
+    pub cow: bool,
     /// Show the change and write nothing
     #[arg(long)]
     pub print: bool,
@@ -66,7 +70,8 @@ pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
     for remark in RepositoryElsewhere::remarks_on(Path::new(&project)) {
         print_out(&format!("Note: {remark}\n\n"))?;
     }
-    let change = Change::plan(typed.client.facts(), &project, home.as_deref())?;
+    let writes = Writes::choose(typed)?;
+    let change = Change::plan(typed.client.facts(), &project, writes, home.as_deref())?;
     if change.old.as_ref().is_some_and(|old| old.text == change.new) {
         print_out(&format!(
             "{} has it already: {}\n",
@@ -86,10 +91,10 @@ pub fn main(typed: &SetupArguments) -> Result<u8, CliError> {
         let client = change.client;
         change.write()?;
         print_out("Written.\n\n")?;
-        print_out(&next(client))?;
+        print_out(&next(client, writes))?;
         return Ok(0);
     }
-    print_out(&next(change.client))?;
+    print_out(&next(change.client, writes))?;
     Ok(0)
 }
 
@@ -105,8 +110,8 @@ fn project(typed: &Path, home: Option<&Path>) -> Result<String, CliError> {
         return Err(bad("is no directory"));
     }
     let path = path.to_str().ok_or_else(|| bad("has a name that is no UTF-8"))?;
-    if path.ends_with(":ro") {
-        return Err(bad("ends with :ro, which would be taken for an access"));
+    if let Some(access) = [":ro", ":cow"].iter().find(|access| path.ends_with(**access)) {
+        return Err(bad(&format!("ends with {access}, which would be taken for an access")));
     }
     arguments::check_workspace(
         path.as_ref(),
@@ -119,6 +124,7 @@ impl Change {
     fn plan(
         client: &'static ClientFacts,
         project: &str,
+        writes: Writes,
         home: Option<&Path>,
     ) -> Result<Self, CliError> {
         let user = std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty());
@@ -138,7 +144,7 @@ impl Change {
             failed(&format!("cofferdam's own path is unknown: {}", in_words(&error)))
         })?;
         let command = command.to_str().ok_or_else(|| failed("cofferdam's own path is no UTF-8"))?;
-        let entry = client.entry(command, project);
+        let entry = client.entry(command, &format!("{project}{}", writes.access()));
         let new = edit::edited(client, before, &entry).map_err(|why| {
             failed(&why).with_hint("nothing was changed; mend the file, or add the entry by hand")
         })?;
@@ -221,9 +227,63 @@ impl Change {
     }
 }
 
+/// How changes of cells reach the project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    Direct,
+    /// Kept apart in a layer.
+    Apart,
+}
+
+/// The question of [`Writes::choose`]: one line for each way.
+const WRITES_QUESTION: &str = "How do the agent's changes reach the project?\n
+  1  direct: at once, as an editor writes them; names that your programs obey cannot be made
+  2  copy-on-write: when you apply them with `cofferdam review`; the agent can make any name
+
+Which? [1] ";
+
+impl Writes {
+    /// Takes the option, or asks at a terminal; without one, and with `--yes` or `--print`, changes are direct.
+    fn choose(typed: &SetupArguments) -> Result<Self, CliError> {
+        if typed.cow {
+            return Ok(Self::Apart);
+        }
+        if typed.yes || typed.print || !std::io::stdin().is_terminal() {
+            return Ok(Self::Direct);
+        }
+        loop {
+            if let Some(writes) = Self::from_answer(&answer(WRITES_QUESTION)?) {
+                print_out("\n")?;
+                return Ok(writes);
+            }
+        }
+    }
+
+    fn from_answer(answer: &str) -> Option<Self> {
+        match answer.trim() {
+            "" | "1" | "direct" => Some(Self::Direct),
+            "2" | "cow" | "copy-on-write" => Some(Self::Apart),
+            _ => None,
+        }
+    }
+
+    /// Returns the end of the argument of `--workspace`.
+    fn access(self) -> &'static str {
+        match self {
+            Self::Direct => "",
+            Self::Apart => ":cow",
+        }
+    }
+}
+
 /// Lists further steps for the user.
-fn next(client: &ClientFacts) -> String {
+fn next(client: &ClientFacts, writes: Writes) -> String {
     let mut text = String::new();
+    if writes == Writes::Apart {
+        text.push_str(
+            "cofferdam review shows what the agent has changed, and applies or discards it.\n",
+        );
+    }
     if let ConfigFile::OfProject(_) = client.file {
         text.push_str("The file names paths of this machine: keep it out of version control.\n");
     }
@@ -271,15 +331,37 @@ fn real(path: &Path) -> std::io::Result<PathBuf> {
 
 /// Asks the person at the terminal.
 fn confirmed() -> Result<bool, CliError> {
-    let mut input = std::io::stdin().lock();
     if !std::io::stdin().is_terminal() {
         return Err(CliError::new("setup: no answer can be read: standard input is no terminal")
             .with_hint("add --yes to write the change, or --print only to show it"));
     }
-    print_out("Write it? [y/N] ")?;
+    Ok(matches!(answer("Write it? [y/N] ")?.trim(), "y" | "Y" | "yes"))
+}
+
+/// Asks a question and reads a line; it is empty at the end of the input.
+fn answer(question: &str) -> Result<String, CliError> {
+    print_out(question)?;
     let mut answer = String::new();
-    input
-        .read_line(&mut answer)
-        .map_err(|error| CliError::new(format!("setup: {}", in_words(&error))))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| CliError::new(format!("setup: {}", in_words(&error))))?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_answer_is_the_way_of_a_setup_without_a_question() {
+        for (answer, writes) in [
+            ("", Some(Writes::Direct)),
+            ("\n", Some(Writes::Direct)),
+            ("1\n", Some(Writes::Direct)),
+            ("2\n", Some(Writes::Apart)),
+            ("cow\n", Some(Writes::Apart)),
+            ("y\n", None),
+        ] {
+            assert_eq!(Writes::from_answer(answer), writes, "{answer:?}");
+        }
+    }
 }
