@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::layers_ends::at_end;
 use crate::support::{
     Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience, soon,
 };
@@ -45,7 +46,7 @@ fn project(caller: &Caller, name: &str, script: &str) -> Result<String, Failed> 
 
 fn in_layer(caller: &Caller, path: &str, script: &str) -> Check {
     let output = caller.run(&["--cow", path], &["bash", "-c", script])?;
-    equal("in the cell", (output.code, output.stderr.as_str()), (0, ""))
+    equal("in the cell", (output.code, output.stderr.as_str()), (0, at_end(path).as_str()))
 }
 
 fn review(caller: &Caller, arguments: &[&str]) -> Result<Finished, Failed> {
@@ -359,7 +360,7 @@ open('harmless', 'w').write('harmless')
 os.remove('a'); os.chmod('closed/below', 0); os.chmod('closed', 0); os.chmod('.', 0)
 ";
     let output = caller.run(&["--cow", &path], &["python3", "-c", make])?;
-    equal("in the cell", (output.code, output.stderr.as_str()), (0, ""))?;
+    equal("in the cell", (output.code, output.stderr.as_str()), (0, at_end(&path).as_str()))?;
     let listed = review(caller, &[&path])?;
     equal(&listed.stderr, listed.code, 1)?;
     for line in [
@@ -400,7 +401,7 @@ os.remove('a'); os.chmod('closed/below', 0); os.chmod('closed', 0); os.chmod('.'
     // Nothing of it keeps a layer from being discarded before that, either.
     let again = project(caller, "again", "echo a > a")?;
     let output = caller.run(&["--cow", &again], &["python3", "-c", make])?;
-    equal("in the cell", (output.code, output.stderr.as_str()), (0, ""))?;
+    equal("in the cell", (output.code, output.stderr.as_str()), (0, at_end(&again).as_str()))?;
     equal("discarded", review(caller, &[&again, "--discard"])?.code, 0)?;
     equal("no layer is left", review(caller, &["--list"])?.stdout, String::new())
 }
@@ -418,7 +419,7 @@ for number in range(26000):
 open('plain', 'w').write('plain')
 ";
     let output = caller.run(&["--cow", &path], &["python3", "-c", make])?;
-    equal("in the cell", (output.code, output.stderr.as_str()), (0, ""))?;
+    equal("in the cell", (output.code, output.stderr.as_str()), (0, at_end(&path).as_str()))?;
     let many = "the layer has too many changes to list";
     for arguments in [&[path.as_str()][..], &[&path, "--diff"], &[&path, "--apply"]] {
         says(&review(caller, arguments)?, 125, many)?;

@@ -6,6 +6,7 @@ mod files;
 mod git_identity;
 mod granted_sockets;
 mod layers;
+mod layers_ends;
 mod layers_judged;
 mod layers_kept;
 mod locks;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),
             ("layers", layers::CLAIMS),
+            ("layers_ends", layers_ends::CLAIMS),
             ("layers_judged", layers_judged::CLAIMS),
             ("layers_kept", layers_kept::CLAIMS),
             ("locks", locks::CLAIMS),
