@@ -66,9 +66,9 @@ pub(super) fn excess(upper: &OwnedFd, limits: LayerLimits) -> Result<Option<Exce
     let mut here = openat(upper, ".", DIRECTORY, Mode::empty())?;
     let mut levels = vec![walk.level(&here, None)?];
     while let Some(level) = levels.last_mut() {
-        let found = walk.excess();
-        if found.is_some() {
-            return Ok(found);
+        // What was opened on the way is closed again.
+        if walk.excess().is_some() {
+            level.names.clear();
         }
         if let Some(name) = level.names.pop() {
             walk.name_bytes -= name.as_bytes().len();
@@ -197,9 +197,10 @@ mod tests {
         fs::create_dir(&closed)?;
         fs::write(closed.join("file"), "")?;
         fs::set_permissions(&closed, Permissions::from_mode(0))?;
-        assert_eq!(excess(&held, LayerLimits { files: 1, ..all }), Ok(Some(Excess::Files)));
-        assert_eq!(excess(&held, LayerLimits { files: 2, ..all }), Ok(None));
-        assert_eq!(closed.metadata()?.permissions().mode() & 0o777, 0);
+        for (files, found) in [(1, Some(Excess::Files)), (2, None)] {
+            assert_eq!(excess(&held, LayerLimits { files, ..all }), Ok(found));
+            assert_eq!(closed.metadata()?.permissions().mode() & 0o777, 0);
+        }
         Ok(())
     }
 }

@@ -80,20 +80,10 @@ pub(crate) fn take(
             None => begin(&directory, host, identity, &status).map_err(failed)?,
         };
         let mut layer = Layer { id, path, directory, base, lock: Some(lock), applying: None };
-        layer.make_ready(&status, guards).map_err(|stopped| match stopped {
-            Stopped::Errno(errno) => failed(errno),
-            Stopped::OtherVersion | Stopped::Damaged | Stopped::StagingLost(_) => {
-                CliError::new(format!(
-                    "--cow: an interrupted apply of the layer {} cannot be finished: {stopped}",
-                    layer.id
-                ))
-                .with_hint(format!("cofferdam review --layer {} --discard removes it", layer.id))
-            }
-        })?;
+        layer.make_ready(&status, guards).map_err(|stopped| not_ready(host, &layer.id, stopped))?;
         // A person who names it has seen what it is, and `review --commits` brings something out.
         if chosen.is_none() {
-            let found = layer.upper().and_then(|upper| excess(&upper, limits)).map_err(failed)?;
-            found.map_or(Ok(()), |excess| Err(too_large(&layer, excess, limits)))?;
+            check_size(&layer, limits)?;
         }
         return Ok(layer);
     }
@@ -103,6 +93,26 @@ pub(crate) fn take(
         return Err(CliError::new(message).with_hint("cofferdam review --list shows the layers"));
     }
     Err(failed(Errno::EUSERS).with_hint("cofferdam review --list shows the layers; discard some"))
+}
+
+fn not_ready(host: &Path, id: &str, stopped: Stopped) -> CliError {
+    match stopped {
+        Stopped::Errno(errno) => cannot_be_made(host, errno),
+        Stopped::OtherVersion | Stopped::Damaged | Stopped::StagingLost(_) => CliError::new(
+            format!("--cow: an interrupted apply of the layer {id} cannot be finished: {stopped}"),
+        )
+        .with_hint(format!("cofferdam review --layer {id} --discard removes it")),
+    }
+}
+
+/// Checks that a layer is not above its limits.
+fn check_size(layer: &Layer, limits: LayerLimits) -> Result<(), CliError> {
+    let measured = layer.upper().and_then(|upper| excess(&upper, limits));
+    let found = measured.map_err(|errno| {
+        CliError::new(format!("--cow: the layer {} cannot be measured: {errno}", layer.id))
+            .with_hint(format!("cofferdam review --layer {} shows it", layer.id))
+    })?;
+    found.map_or(Ok(()), |excess| Err(too_large(layer, excess, limits)))
 }
 
 fn too_large(layer: &Layer, excess: Excess, limits: LayerLimits) -> CliError {
