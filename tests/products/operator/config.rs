@@ -67,6 +67,8 @@ toolchains.grant       auto         default
 toolchains.cache       4G           default
 guard.names                         default
 workspace.keep                      default
+workspace.layer_bytes  16G          default
+workspace.layer_files  1000000      default
 tools.groups           calc, shell  default
 tools.off                           default
 tools.on                            default

@@ -146,13 +146,13 @@ fn a_directory_of_the_layer_that_its_owner_cannot_write_to_does_not_stop_an_appl
 
 /// Gives the files of a fixture to a user, and calls a function with that user's rights to files.
 fn as_user<T>(fixture: &mut Fixture, act: impl FnOnce(&Fixture) -> T) -> Tested<T> {
+    const ID: u32 = 4711;
     if !nix::unistd::geteuid().is_root() {
         return Ok(act(fixture));
     }
-    let (uid, gid) = (4711, 4711);
     let mut all = vec![fixture.held.path().to_owned()];
     while let Some(path) = all.pop() {
-        std::os::unix::fs::lchown(&path, Some(uid), Some(gid))?;
+        std::os::unix::fs::lchown(&path, Some(ID), Some(ID))?;
         if path.symlink_metadata()?.is_dir() {
             for entry in fs::read_dir(&path)? {
                 all.push(entry?.path());
@@ -160,8 +160,8 @@ fn as_user<T>(fixture: &mut Fixture, act: impl FnOnce(&Fixture) -> T) -> Tested<
         }
     }
     fixture.owner = Owner::of(&fstat(&fixture.host)?);
-    nix::unistd::setfsgid(nix::unistd::Gid::from_raw(gid));
-    nix::unistd::setfsuid(nix::unistd::Uid::from_raw(uid));
+    nix::unistd::setfsgid(nix::unistd::Gid::from_raw(ID));
+    nix::unistd::setfsuid(nix::unistd::Uid::from_raw(ID));
     let done = act(fixture);
     nix::unistd::setfsuid(nix::unistd::Uid::from_raw(0));
     nix::unistd::setfsgid(nix::unistd::Gid::from_raw(0));
