@@ -82,6 +82,11 @@ pub fn clear_current() -> Result<()> {
     Ok(())
 }
 
+/// Keeps the capabilities of a process of root that reads files of any user and then takes the ids of one.
+pub fn keep_readers() -> Result<()> {
+    keep_only(&[Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SETUID, Capability::CAP_SETGID])
+}
+
 /// Keeps `kept` in the permitted and effective sets, and empties the other three.
 pub fn keep_only(kept: &[Capability]) -> Result<()> {
     drop_bounding(kept)?;

@@ -9,6 +9,7 @@ use crate::commands::confine::Duties;
 use crate::commands::error::CliError;
 use crate::commands::grants::cache_upkeep::CacheUpkeep;
 use crate::commands::grants::tier;
+use crate::commands::layer_reader;
 use crate::commands::serve::listener::{HttpPlan, Opened, TcpPlan};
 use crate::commands::settings::{self, Settings};
 use crate::commands::streams::Streams;
@@ -34,6 +35,8 @@ pub struct Launched {
     pub tcp: Option<LineListener>,
     /// Link to the process that watches the project.
     pub watched: Option<OwnedFd>,
+    /// Link to the process that reads the layer of the workspace.
+    pub layer: Option<OwnedFd>,
 }
 
 /// Listeners that were planned, and the project that is to be watched.
@@ -124,6 +127,7 @@ fn with(
     })?;
     // Before this process holds a log, a listener or a token.
     let watched = start_others(plans.watcher, settings.upkeep.as_deref());
+    let layer = settings.served_layer.as_ref().and_then(read_layer);
     let reader = plans.http.as_ref().and_then(HttpPlan::start_reader);
     // An operator's limit on file size must cost lines of the log, and not this process. Set after
     // the supervisor is made, whose cells have every signal as usual.
@@ -147,7 +151,7 @@ fn with(
     confine::confine(held.as_ref().map(AsFd::as_fd), duties)?;
     // This holds the instance's lock and must live as long as the process.
     std::mem::forget(started.held);
-    Ok(Launched { link: started.link, audit, streams, http, tcp, watched })
+    Ok(Launched { link: started.link, audit, streams, http, tcp, watched, layer })
 }
 
 /// Starts the other processes that a start may have: the one that looks after caches, and the one that watches a project,
@@ -163,6 +167,13 @@ fn start_others(watcher: Option<WatcherSpec>, upkeep: Option<&CacheUpkeep>) -> O
 fn watch(spec: WatcherSpec) -> Option<OwnedFd> {
     let started = projects::watcher::start(spec);
     started.inspect_err(|errno| tracing::warn!("project: changes are not seen: {errno}")).ok()
+}
+
+/// Starts the process that reads the layer of the workspace. A server without it serves the layer all the same: an agent
+/// cannot list its changes, and `cofferdam review` can.
+fn read_layer(layer: &layer_reader::ServedLayer) -> Option<OwnedFd> {
+    let started = layer_reader::start(layer);
+    started.inspect_err(|errno| tracing::warn!("the layer cannot be shown to agents: {errno}")).ok()
 }
 
 /// Starts the gateway, if a profile has egress. Returns the supervisor's end of the link to it.

@@ -16,6 +16,7 @@ mod format;
 pub mod fuzz;
 pub mod grants;
 pub mod launch;
+mod layer_reader;
 mod layers;
 mod lazy_arguments;
 pub mod learn;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::error::CliError;
 use super::grants::cache_upkeep::CacheUpkeep;
 use super::grants::host_programs;
+use super::layer_reader::ServedLayer;
 use super::policy::agreement;
 use super::serve::listener::HostGrants;
 use config::json::ConfigJson;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub(super) profiles: Vec<Profile>,
     /// Sets of host directories and files that the operator granted; a job names a set by its index.
     pub(super) granted: Vec<Vec<Granted>>,
+    /// The layer of the workspace, if a server has one.
+    pub(super) served_layer: Option<ServedLayer>,
     /// What cells with a private workspace have of the first set.
     pub(super) private_cells: PrivateCells,
     /// Paths in cells that the operator granted for reading, the workspace apart.
@@ -82,6 +85,7 @@ impl Settings {
             loaded,
             profiles,
             granted: Vec::new(),
+            served_layer: None,
             private_cells: PrivateCells::Bare,
             readable: Vec::new(),
             workspace_path: None,
@@ -232,6 +236,8 @@ impl Settings {
             read_only: self.read_only,
             readable: self.readable,
             workspace_path: self.workspace_path,
+            // Opened once there is a runtime.
+            layer: None,
             loaded: self.loaded,
         }
     }

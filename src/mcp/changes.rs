@@ -266,8 +266,8 @@ impl ChangeNotifier {
     }
 
     fn check_listed(&self, uri: &str) -> Result<(), ErrorData> {
-        let is_listed = resources::is_listed(self.client(), uri);
-        if is_listed { Ok(()) } else { Err(resources::unknown(uri)) }
+        let is_followed = resources::is_followed(self.client(), uri);
+        if is_followed { Ok(()) } else { Err(resources::unknown(uri)) }
     }
 
     /// Subscribes the client to a file of the project; `None` if the project has no such file.
@@ -312,7 +312,7 @@ impl ChangeNotifier {
     pub(crate) fn accepted(&self, requested: &SubscriptionFilter) -> SubscriptionFilter {
         let client = self.client();
         let uris = || requested.resource_subscriptions.iter().flatten();
-        let listed = uris().filter(|uri| resources::is_listed(client, uri));
+        let listed = uris().filter(|uri| resources::is_followed(client, uri));
         let mut served: Vec<String> = listed.cloned().collect();
         served.extend(self.watchable(uris().filter(|uri| !resources::is_taken(client, uri))));
         let mut accepted = SubscriptionFilter::default();

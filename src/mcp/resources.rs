@@ -22,6 +22,7 @@ use service::report::to_value;
 const SYSTEM: &str = "bash://system/info";
 const ENVIRONMENT: &str = "bash://env/all";
 pub(crate) const HISTORY: &str = "bash://history/recent";
+const CHANGES: &str = "cofferdam://workspace/changes";
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain";
@@ -78,17 +79,24 @@ impl Template {
 }
 
 /// Address of a resource, the tool that answers for it, its name and its description.
-const ALL: [(&str, &str, &str, &str); 3] = [
+const ALL: [(&str, &str, &str, &str); 4] = [
     (SYSTEM, "system_info", "System information", "What a cell runs on."),
     (ENVIRONMENT, "get_env", "Environment", "The variables that a command in a cell has."),
     (HISTORY, "history_search", "Command history", "The last commands, the oldest first."),
+    (
+        CHANGES,
+        "workspace_changes",
+        "Changes to the workspace",
+        "How /workspace differs from the directory of the host, as workspace_changes lists it.",
+    ),
 ];
 
 /// Returns the resources whose tools are listed.
 pub fn listed(client: &Scope) -> Vec<Resource> {
     let shown = ALL.iter().filter(|(_, tool, _, _)| client.lists(tool));
     let resource = |(uri, _, name, about): &(&str, &str, &str, &str)| {
-        Resource::new(*uri, *name).with_description(*about).with_mime_type(JSON)
+        let mime = if *uri == CHANGES { TEXT } else { JSON };
+        Resource::new(*uri, *name).with_description(*about).with_mime_type(mime)
     };
     shown.map(resource).collect()
 }
@@ -111,6 +119,11 @@ pub fn templates(client: &Scope) -> Vec<ResourceTemplate> {
 /// Returns true for the address of a resource whose tool is listed. Templates have no such address.
 pub(crate) fn is_listed(client: &Scope, uri: &str) -> bool {
     ALL.iter().any(|(known, tool, _, _)| *known == uri && client.lists(tool))
+}
+
+/// Returns true for the address of a listed resource that a client can subscribe to. Nothing watches a layer.
+pub(crate) fn is_followed(client: &Scope, uri: &str) -> bool {
+    uri != CHANGES && is_listed(client, uri)
 }
 
 /// Reads a resource by a call of its tool.
@@ -138,6 +151,10 @@ pub(crate) async fn read(
         (None, ENVIRONMENT) => {
             let fields = called(tools, "get_env", json!({ "all": true }), context).await;
             as_json(uri, fields.map_err(failed)?.get("variables").unwrap_or(&Value::Null))
+        }
+        (None, CHANGES) => {
+            let text = text_of(tools, "workspace_changes", context).await.map_err(failed)?;
+            ResourceContents::text(text, uri).with_mime_type(TEXT)
         }
         (None, _) => return Err(unknown(uri)),
     };
@@ -176,6 +193,13 @@ async fn called(
 ) -> Result<Value, Refused> {
     let result = tools.call_built_in(tool, arguments.as_object().cloned(), context).await?;
     Ok(result.structured_content.unwrap_or_default())
+}
+
+/// Calls a tool without arguments and returns the text of its answer.
+async fn text_of(tools: &ToolTable, tool: &str, context: &Context) -> Result<String, Refused> {
+    let result = tools.call_built_in(tool, None, context).await?;
+    let texts = result.content.iter().filter_map(|block| block.as_text());
+    Ok(texts.map(|text| text.text.as_str()).collect())
 }
 
 /// Returns names of commands in a cell, for the templates that take one.

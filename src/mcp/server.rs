@@ -41,6 +41,10 @@ const INSTRUCTIONS: &str = "Commands run in a sandbox: bash keeps a shell for ea
 const PROJECT_INSTRUCTIONS: &str = "The tools are scripts of a project. Each call runs in a sandboxed cell of its own, \
     without a network outside it; the project is at /workspace.";
 
+/// Sentence of the instructions where the changes of cells to the workspace are kept in a layer.
+const LAYER_INSTRUCTIONS: &str = " Changes in /workspace go to a layer: the host's files have not changed until the \
+    operator applies them with `cofferdam review`.";
+
 /// Tools of a server, in addition to declared ones.
 #[derive(Debug, Clone)]
 pub enum Offer {
@@ -244,7 +248,11 @@ impl Server {
         let own = self.last_project().and_then(|project| project.settings.instructions.clone());
         let is_alone = self.0.tools.entries.is_empty();
         let default = if is_alone { PROJECT_INSTRUCTIONS } else { INSTRUCTIONS };
-        own.unwrap_or_else(|| default.to_owned())
+        let mut instructions = own.unwrap_or_else(|| default.to_owned());
+        if self.0.calls.client.has_layer() {
+            instructions.push_str(LAYER_INSTRUCTIONS);
+        }
+        instructions
     }
 
     /// Makes the error of a name that no tool has.

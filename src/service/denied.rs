@@ -7,7 +7,7 @@ use model::outcome::{DENIALS_COUNTED, DeniedBy, DeniedCall};
 use model::profile::{Profile, calls, floor};
 
 /// Grant that lifts the guard on names in a writable granted directory.
-const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a name; in /tmp it can be made \
+const LIFTS_THE_GUARD: &str = "--unguarded, since the host obeys what has such a name, or copy-on-write (DIR:cow, --cow); in /tmp it can be made \
     (git: config --global lasts as long as the session; clone to /tmp and push back)";
 
 /// Reason for a refusal by init of a call of an unreadable program.
@@ -101,7 +101,7 @@ impl DenialReport {
 /// the directory that a program left without one.
 fn lifts_for_repositories(half_made: &Option<String>) -> String {
     let mut text = format!(
-        "--unguarded, since the host's git obeys a repository that is made there; git init, git clone, \
+        "--unguarded, since the host's git obeys a repository that is made there, or copy-on-write (DIR:cow, --cow); git init, git clone, \
          git submodule add, cargo new, uv init and npm create work {WITHOUT_A_GRANT}"
     );
     if let Some(path) = half_made {

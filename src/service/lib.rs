@@ -17,6 +17,7 @@ pub mod files;
 pub mod history;
 pub mod host_programs;
 pub mod inspect;
+pub mod layer;
 pub mod link;
 pub mod macros;
 pub mod met_limits;

@@ -12,6 +12,7 @@ use crate::cli::hooks::Answers;
 use crate::cli::state::ToolStates;
 use crate::client_terms::ClientTerms;
 use crate::host_programs::HostPrograms;
+use crate::layer::LayerLink;
 use crate::link::{ConnectionListener, Link};
 use crate::queue::Queue;
 use crate::{Caller, Refusal, Report, session, watch};
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) workspace_path: Option<PathBuf>,
     /// Access to the directory that is granted as `/workspace`, if one is.
     pub(crate) granted: Option<Access>,
+    /// Link to the process that reads the layer of the workspace, if it has one.
+    pub(crate) layer: Option<LayerLink>,
     pub(crate) host_programs: HostPrograms,
     /// Time limit of a `bash` call that names no time limit, if the operator named one.
     pub(crate) command_timeout: Option<Duration>,

@@ -39,6 +39,7 @@ pub use boot::start::{Started, start, start_with_gateway};
 pub use boot::subordinate::{NoOwnIds, OwnIds, check as check_own_ids};
 pub use cells::caps::Caps;
 pub use rootfs::granted::{FileId, Granted, LayerDirectory};
+pub use rootfs::idmapped::shown_as;
 pub use rootfs::protect;
 pub use rootfs::sockets::Socket;
 pub use rootfs::synthetic::HOST_NAME;

@@ -333,6 +333,19 @@ impl ArgumentPages {
     }
 }
 
+impl ArgumentPages {
+    /// Does the same, but leaves these variables in the environment of this process.
+    pub fn clear_but(self, title: &str, kept: &[&'static str]) {
+        let read = |name: &&'static str| Some((*name, std::env::var_os(name)?));
+        let values: Vec<_> = kept.iter().filter_map(read).collect();
+        self.clear(title);
+        for (name, value) in values {
+            // SAFETY: single-threaded by contract of the caller, as for `clear`.
+            unsafe { std::env::set_var(name, value) };
+        }
+    }
+}
+
 /// Returns true while the other end of `link` is open. Unlike getppid(2), it works across pid namespaces.
 pub fn is_open(link: impl AsFd) -> Result<bool> {
     let events = libc::POLLRDHUP;

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::commands::error::CliError;
+use crate::commands::layer_reader::ServedLayer;
 use crate::commands::layers::size::LayerLimits;
 use crate::commands::layers::store;
 use crate::commands::settings::Settings;
@@ -94,7 +95,8 @@ impl GrantPlan {
             let limits =
                 LayerLimits { bytes: config.layer_bytes.value, files: config.layer_files.value };
             let keep = config.workspace_keep.value;
-            take_layers(&mut granted, request.layer.as_deref(), limits, keep)?;
+            let layer = take_layers(&mut granted, request.layer.as_deref(), limits, keep)?;
+            settings.served_layer = layer.filter(|_| is_server);
             elsewhere.place(&mut granted)?;
             settings.workspace_path = other_workspace_path(&granted);
             settings.granted = vec![granted];
@@ -141,7 +143,7 @@ fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
 }
 
 /// Takes a layer for each directory whose changes are kept apart. A directory that is granted at two paths has one.
-/// Then removes other layers that were not used for `keep` days.
+/// Then removes other layers that were not used for `keep` days. Returns the layer of the workspace.
 ///
 /// # Errors
 /// A directory that cannot have a layer, or a layer that is above its limits.
@@ -150,7 +152,8 @@ fn take_layers(
     chosen: Option<&str>,
     limits: LayerLimits,
     keep: Option<u32>,
-) -> Result<(), CliError> {
+) -> Result<Option<ServedLayer>, CliError> {
+    let mut of_workspace = None;
     let mut taken: BTreeMap<PathBuf, LayerDirectory> = BTreeMap::new();
     for granted in granted.iter_mut().filter(|granted| granted.access == Access::Layer) {
         if let Some(layer) = taken.get(&granted.host) {
@@ -161,6 +164,9 @@ fn take_layers(
         let file = FileId::of_file(&layer.directory).map_err(|errno| {
             CliError::new(format!("--cow: the layer cannot be looked at: {errno}"))
         })?;
+        if granted.cell == Path::new(request::WORKSPACE) {
+            of_workspace = Some(ServedLayer::of(&layer, file));
+        }
         let directory = LayerDirectory { host: layer.path, file };
         taken.insert(granted.host.clone(), directory.clone());
         granted.layer = Some(directory);
@@ -170,7 +176,7 @@ fn take_layers(
     if let Some(days) = keep.filter(|_| !taken.is_empty()) {
         store::remove_unused(days);
     }
-    Ok(())
+    Ok(of_workspace)
 }
 
 /// Checks that the profile of the only call takes grants.

@@ -259,7 +259,11 @@ fn discard(mut layer: Layer) -> Result<u8, CliError> {
 }
 
 /// Finds what the host obeys in the directory by its own configuration.
-pub(crate) fn judge(layer: &Layer, host: &OwnedFd, also: &BTreeSet<String>) -> Result<Judge, CliError> {
+pub(crate) fn judge(
+    layer: &Layer,
+    host: &OwnedFd,
+    also: &BTreeSet<String>,
+) -> Result<Judge, CliError> {
     let path = layer.base.path();
     let replaced = |errno| replaced(layer, errno);
     let mut granted = Granted::now(path.clone(), path, Access::ReadWrite).map_err(replaced)?;

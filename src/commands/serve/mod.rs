@@ -46,9 +46,10 @@ use mcp::lines::Ends;
 use mcp::serve::{self, Offer, ServeError, Watch};
 use mcp::server::{Continuity, Server};
 use model::accounts;
-use model::outcome::Failure;
+use model::outcome::{Failure, in_words};
 use projects::Project;
 use service::Executor;
+use service::layer::LayerLink;
 use supervisor::{OwnIds, ScopeWish};
 use sys::{memory, signals};
 
@@ -112,10 +113,14 @@ pub fn main(
     let plans = Plans { http: plan, tcp, watcher };
     let serving = settings.for_the_front_end();
     let host_programs = settings.host_programs();
-    let Launched { link, audit, streams, http, tcp, watched } = launch::listening(settings, plans)?;
+    let Launched { link, audit, streams, http, tcp, watched, layer } =
+        launch::listening(settings, plans)?;
     start::conducted(link, async |link| {
-        let executor =
-            Executor::new(serving.executor(workspace, host_programs), link.clone(), audit);
+        let mut setup = serving.executor(workspace, host_programs);
+        setup.layer = layer.map(LayerLink::open).transpose().map_err(|error| {
+            CliError::new(format!("no link to the layer: {}", in_words(&error)))
+        })?;
+        let executor = Executor::new(setup, link.clone(), audit);
         let executor = Arc::new(executor);
         let supervisor = link.clone();
         let mut tasks = vec![

@@ -48,6 +48,8 @@ macro_rules! with_tools {
             EditArguments "edit": Some(Files), RuleOf("bash"), Session;
             PutFileArguments "put_file": Some(Files), RuleOf("bash"), Session;
             GetFileArguments "get_file": Some(Files), RuleOf("bash"), Session;
+            WorkspaceChangesArguments "workspace_changes": Some(Shell), RuleOf("bash"), Server;
+            WorkspaceDiffArguments "workspace_diff": Some(Shell), RuleOf("bash"), Server;
         }
     };
 }

@@ -10,6 +10,7 @@ pub(super) mod files;
 mod history;
 mod info;
 pub(super) mod jobs;
+mod layer;
 mod macros;
 pub(super) mod math;
 mod pipeline;
@@ -30,6 +31,7 @@ use self::info::{
     SystemInfoArguments, WhichCommandArguments,
 };
 use self::jobs::{BashInputArguments, BashJobsArguments, BashKillArguments, BashOutputArguments};
+use self::layer::{WorkspaceChangesArguments, WorkspaceDiffArguments};
 use self::macros::{
     MacroDeleteArguments, MacroListArguments, MacroRunArguments, MacroSaveArguments,
 };

@@ -289,6 +289,11 @@ impl LoggedCall {
         self.close("cached", "the value was calculated before; no cell ran".to_owned());
     }
 
+    /// Records that another process of the server answers: no cell ran.
+    pub(crate) fn answered_without_a_cell(mut self) {
+        self.close("read", "the layer of the workspace was read; no cell ran".to_owned());
+    }
+
     /// Records that only the decision was requested: no cell ran.
     pub(crate) fn only_decided(mut self) {
         self.close("dry_run", "the caller asked for what would run; no cell ran".to_owned());

@@ -22,6 +22,7 @@ use crate::client::ClientState;
 use crate::client_terms::{ClientTerms, offered_to_any, withheld};
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
+use crate::layer::LayerLink;
 use crate::link::Link;
 use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind};
@@ -43,6 +44,9 @@ pub use operator::{NoControl, ToolSwitch};
 /// The tool that describes declared commands; it is listed if there are any.
 const ABOUT_A_TOOL: &str = "get_tool_info";
 
+/// The tools that describe a layer; they are listed if the workspace has one.
+const ABOUT_A_LAYER: [&str; 2] = ["workspace_changes", "workspace_diff"];
+
 /// Downloads for projects that run at once. They have their own turns, as a script keeps its turn while it waits.
 const FETCHES: usize = 4;
 
@@ -54,6 +58,8 @@ pub struct Setup {
     pub workspace: Workspace,
     /// Access to the directory that is granted as `/workspace`, if one is.
     pub granted: Option<Access>,
+    /// Link to the process that reads the layer of the workspace, if it has one.
+    pub layer: Option<LayerLink>,
     /// Time limit of a `bash` call that names no time limit, if the operator named one.
     pub command_timeout: Option<Duration>,
     pub host_programs: HostPrograms,
@@ -98,6 +104,7 @@ impl Executor {
             read_only: setup.read_only,
             readable: setup.readable,
             workspace_path: setup.workspace_path,
+            layer: setup.layer,
             granted: match workspace {
                 Workspace::Fresh | Workspace::Session(_) => None,
                 Workspace::Granted(_) => granted,
@@ -256,6 +263,9 @@ impl Scope {
     /// Returns true if a built-in tool is listed. A call of an unlisted tool is still decided and
     /// recorded.
     pub fn lists(&self, tool: &str) -> bool {
+        if ABOUT_A_LAYER.contains(&tool) && !self.has_layer() {
+            return false;
+        }
         if tool == ABOUT_A_TOOL && self.workbench.terms.commands.is_empty() {
             return false;
         }

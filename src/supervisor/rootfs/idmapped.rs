@@ -125,6 +125,22 @@ pub(crate) fn show_with_supervisor(
     set_idmap(tree, held?, 0, Reach::Recursive)
 }
 
+/// Makes a detached mount of a directory that shows the files of one owner as those of another: user and
+/// group of each.
+///
+/// # Errors
+/// EPERM: the caller is not root. EINVAL: the filesystem does not support id-mapped mounts.
+pub fn shown_as(held: &OwnedFd, owner: (u32, u32), shown: (u32, u32)) -> Result<OwnedFd, Errno> {
+    let tree = clone_held(held)?;
+    let holder = NamespaceHolder::start()?;
+    let uids = format!("{} {} 1", owner.0, shown.0);
+    let gids = format!("{} {} 1", owner.1, shown.1);
+    let map = hold_maps(holder.pid(), &uids, &gids);
+    holder.kill()?;
+    set_idmap(&tree, map?, 0, Reach::Recursive)?;
+    Ok(tree)
+}
+
 fn hold_mapped(pid: i32, (uid, gid): (u32, u32), host_id: u32) -> Result<OwnedFd, Errno> {
     hold_maps(pid, &format!("{uid} {host_id} 1"), &format!("{gid} {host_id} 1"))
 }
