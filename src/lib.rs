@@ -9,6 +9,7 @@
 //! agent ── MCP ──▶ front end           mcp, service, config; tokio; parses everything hostile
 //!                    │ SOCK_SEQPACKET, frames of at most 64 KiB       (link ↔ wire)
 //!                    │ socket, lists   ── watcher, only with a project: reads its changed folder  (projects)
+//!                    │ socket, answers ── reader of the workspace's layer, only with one  (commands::layer_reader)
 //!                  supervisor          pid 1 of a new pid namespace; one thread, poll, pidfds
 //!                    │ SOCK_SEQPACKET  ── gateway ── worker of each cell that sends, only with egress  (gateway)
 //!                    │ clone3; seven fresh namespaces                 (cell::enter)

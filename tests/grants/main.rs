@@ -9,6 +9,7 @@ mod layers;
 mod layers_ends;
 mod layers_judged;
 mod layers_kept;
+mod layers_served;
 mod locks;
 mod mediated;
 mod modes;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
             ("layers_ends", layers_ends::CLAIMS),
             ("layers_judged", layers_judged::CLAIMS),
             ("layers_kept", layers_kept::CLAIMS),
+            ("layers_served", layers_served::CLAIMS),
             ("locks", locks::CLAIMS),
             ("mediated", mediated::CLAIMS),
             ("modes", modes::CLAIMS),

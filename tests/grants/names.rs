@@ -534,7 +534,8 @@ fn reported(caller: &Caller) -> Check {
     let path = caller.directory("grant")?.display().to_string();
     let script = "mkdir .vscode /workspace/.git; mkdir plain; unshare -U true";
     let object = caller.json(&["--rw", &path], &["bash", "-c", script])?;
-    let grant = "--unguarded, since the host obeys what has such a name; in /tmp it can be made \
+    let grant = "--unguarded, since the host obeys what has such a name, \
+        or copy-on-write (DIR:cow, --cow); in /tmp it can be made \
         (git: config --global lasts as long as the session; clone to /tmp and push back)";
     // The C library calls what the architecture has.
     let call = if cfg!(target_arch = "x86_64") { "mkdir" } else { "mkdirat" };

@@ -10,6 +10,7 @@ use syscalls::{aarch64, x86_64};
 
 use crate::commands::confine;
 use crate::commands::error::CliError;
+use crate::commands::layer_reader;
 use crate::commands::serve::file_reader;
 use config::profile::Profiles;
 use model::profile::floor;
@@ -43,7 +44,7 @@ pub(super) fn names() -> BTreeSet<String> {
     let of_profiles = shipped.iter().flat_map(|profile| profile.calls.iter());
     let of_profiles = of_profiles.map(|call| model::profile::calls::name(*call));
     let confined = confine::calls().chain(gateway::calls()).chain(projects::watcher::calls());
-    let confined = confined.chain(file_reader::calls());
+    let confined = confined.chain(file_reader::calls()).chain(layer_reader::calls());
     let confined = confined.map(|call| call.name());
     let made_by_us = supervisor::outer_calls().into_iter().chain(confined);
     let mut names: BTreeSet<String> = listed.chain(made_by_us).map(str::to_owned).collect();

@@ -212,7 +212,7 @@ fn enter(link: &OwnedFd, opened: &OpenLayer) -> Result<(), Errno> {
     signals::default_signals()?;
     process::give_way(NICE)?;
     LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
-    confine(opened)
+    confine(&opened.layer.directory)
 }
 
 /// Replaces the three standard streams by /dev/null, so that a client's input does not stay open.
@@ -222,10 +222,10 @@ fn silence() -> Result<(), Errno> {
 }
 
 /// Confines the calling process, which has one thread, to reading files.
-fn confine(opened: &OpenLayer) -> Result<(), Errno> {
+fn confine(layer: &OwnedFd) -> Result<(), Errno> {
     let root = open("/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     // The mount of the layer is attached nowhere.
-    let rules = |abi| landlock::reads(abi, [root.as_fd(), opened.layer.directory.as_fd()]);
+    let rules = |abi| landlock::reads(abi, [root.as_fd(), layer.as_fd()]);
     let filter = Filter::of_calls(calls());
     let done = match nix::unistd::geteuid().is_root() {
         // Until a child takes the ids of the owner, it reads the configuration of other users as a review does.
