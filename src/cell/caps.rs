@@ -82,9 +82,15 @@ pub fn clear_current() -> Result<()> {
     Ok(())
 }
 
-/// Keeps the capabilities of a process of root that reads files of any user and then takes the ids of one.
+/// Keeps the capabilities of a process of root that reads files of any user, and whose children take the ids of one: it
+/// ends them by their descriptors.
 pub fn keep_readers() -> Result<()> {
-    keep_only(&[Capability::CAP_DAC_READ_SEARCH, Capability::CAP_SETUID, Capability::CAP_SETGID])
+    keep_only(&[
+        Capability::CAP_DAC_READ_SEARCH,
+        Capability::CAP_SETUID,
+        Capability::CAP_SETGID,
+        Capability::CAP_KILL,
+    ])
 }
 
 /// Keeps `kept` in the permitted and effective sets, and empties the other three.

@@ -266,8 +266,14 @@ impl ChangeNotifier {
     }
 
     fn check_listed(&self, uri: &str) -> Result<(), ErrorData> {
-        let is_followed = resources::is_followed(self.client(), uri);
-        if is_followed { Ok(()) } else { Err(resources::unknown(uri)) }
+        match resources::is_listed(self.client(), uri) {
+            true if resources::is_followed(self.client(), uri) => Ok(()),
+            true => Err(ErrorData::invalid_params(
+                "the resource has no notifications: read it again",
+                None,
+            )),
+            false => Err(resources::unknown(uri)),
+        }
     }
 
     /// Subscribes the client to a file of the project; `None` if the project has no such file.
