@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use crate::refused::{Refused, RefusedKind};
 use crate::workbench::Workbench;
-use crate::{Caller, Refusal, Scope, shell};
+use crate::{Caller, Scope, shell};
 use model::call::{Asked, Call, Env, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 
@@ -101,23 +101,18 @@ pub struct LayerRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<String>,
     /// True if the host's file changed too: it is not applied.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conflict: bool,
     /// True for a repository, whose commits come out by `cofferdam review --commits`.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repository: bool,
     /// True for a file that becomes executable.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub runs_in_ci: bool,
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub build_file: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// A part of the lines that changed.
@@ -151,7 +146,7 @@ impl LayerLink {
     async fn ask(&self, query: &LayerQuery) -> Result<LayerAnswer, Refused> {
         let bytes = serde_json::to_vec(query).unwrap_or_default();
         let link = Arc::clone(&self.0);
-        // A task: a call that is taken back leaves no half of an answer to the next one.
+        // A separate task, so that a cancelled call does not leave a part of its answer on the link.
         let exchange = async move {
             let mut link = link.lock().await;
             let stream = link.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -161,7 +156,10 @@ impl LayerLink {
             }
             done
         };
-        let gone = |_| Refused::failed("the process that reads the layer has ended");
+        let gone = |_| {
+            Refused::failed("the process that reads the layer has ended")
+                .with_hint("`cofferdam review` shows the layer to the operator")
+        };
         let done =
             tokio::spawn(exchange).await.unwrap_or_else(|fault| Err(io::Error::other(fault)));
         let (first, bytes) = done.map_err(gone)?;
@@ -238,8 +236,7 @@ impl Workbench {
         let call = shell::run(words, Env::default(), Asked::default())?;
         let call = caller.named(Call { tool: tool.into(), stdin: Stdin::Empty, ..call });
         let context = self.job_context(tool);
-        let (_, entry) =
-            self.decide(call, context).map_err(|refusal: Refusal| Refused::from(refusal))?;
+        let (_, entry) = self.decide(call, context)?;
         entry.answered_without_a_cell();
         Ok(())
     }

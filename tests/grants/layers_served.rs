@@ -66,28 +66,27 @@ fn listed(caller: &Caller) -> Check {
         printf x > \"$(printf 'esc\\033[2J')\"; printf x > \"$(printf 'bad\\377')\"; printf x > 'a  [note]'
         mkdir -p .github/workflows; echo on > .github/workflows/ci.yml; echo all: > Makefile";
     server.gives(script, 0, "")?;
-    let told = changes(&mut server, &json!({}))?;
+    let shown = changes(&mut server, &json!({}))?;
     let reviewed = review(caller, &[&path])?;
     let whole = review(caller, &["--json", &path])?;
     let whole: Value = serde_json::from_str(&whole.stdout)?;
-    let (rows, remark) = text(&told).rsplit_once("\n[").ok_or("no remark")?;
+    let (rows, remark) = text(&shown).rsplit_once("\n[").ok_or("no remark")?;
     equal("the rows", rows, reviewed.trimmed())?;
     let digest = whole.get("digest").and_then(Value::as_str).unwrap_or_default();
     let end = format!("digest {digest}]");
     holds("the digest", remark, !digest.is_empty() && remark.ends_with(&end))?;
     let total = whole.get("changes").and_then(Value::as_array).map_or(0, Vec::len);
-    equal("the number", fields(&told).get("total"), Some(&json!(total)))?;
+    equal("the number", fields(&shown).get("total"), Some(&json!(total)))?;
     // Characters that a terminal acts on are made visible in each text of a reply.
-    let of_review =
-        whole.get("changes").map(|rows| rows.to_string().replace("\\u001b", "\u{241b}"));
-    let of_tool = fields(&told).get("changes").map(Value::to_string);
-    equal("the fields", of_tool, of_review)?;
+    let rows = whole.get("changes").map(Value::to_string).unwrap_or_default();
+    let of_review: Value = serde_json::from_str(&rows.replace("\\u001b", "\u{241b}"))?;
+    equal("the fields", fields(&shown).get("changes"), Some(&of_review))?;
     let id = server.request("resources/read", &json!({ "uri": RESOURCE }))?;
     let read = server.answer(id)?;
     equal(
         "the resource",
         read.pointer("/contents/0/text").and_then(Value::as_str),
-        Some(text(&told)),
+        Some(text(&shown)),
     )?;
     let below = changes(&mut server, &json!({ "path": "/workspace/new" }))?;
     holds("below a path", &below, text(&below).starts_with("A new/\nA new/x\n["))?;
@@ -268,7 +267,7 @@ fn full(caller: &Caller) -> Check {
 import os
 for d in range(3):
     os.mkdir(f'd{d}')
-    for n in range(70000): os.mknod(f'd{d}/{n}')\"";
+    for n in range(70000): os.close(os.open(f'd{d}/{n}', os.O_CREAT))\"";
     let made = server.with(&json!({ "command": script, "timeout": 120 }))?;
     equal("made", crate::server::story(&made), (Some(0), String::new()))?;
     for tool in TOOLS {

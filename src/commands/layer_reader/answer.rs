@@ -52,8 +52,11 @@ impl<'a> ConfinedReader<'a> {
     /// Opens the directories, finds what the host obeys, and confines the process.
     fn prepare(opened: &'a OpenLayer) -> Result<Self, Unanswered> {
         let layer = &opened.layer;
-        // The path of the directory on the host is no word for an agent.
-        let hidden = |_: CliError| failed(Errno::EACCES);
+        // Their texts have paths of the host, which are not shown to an agent.
+        let hidden = |_: CliError| {
+            let hint = "`cofferdam review` shows the operator why";
+            ("the layer cannot be read".to_owned(), Some(hint.to_owned()))
+        };
         let host = layer.host().map_err(failed)?;
         let judge = review::judge(layer, &host, &layer.base.guard_names).map_err(hidden)?;
         take_ids(opened).map_err(failed)?;

@@ -295,8 +295,8 @@ fn send(link: &OwnedFd, mut unsent: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has a child answer a question. The child is killed at its end, whatever became of it: a part of an
-/// answer is none to the front end.
+/// Has a child answer a question. The child is killed in any case: the front end refuses an incomplete
+/// answer.
 fn ask_child(link: &OwnedFd, opened: &OpenLayer, query: &[u8]) -> Result<Vec<u8>, String> {
     let failed = |errno: Errno| format!("the layer cannot be read: {}", errno.desc());
     let (ours, theirs) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
