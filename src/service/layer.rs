@@ -15,10 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
-use crate::refused::{Refused, RefusedKind};
-use crate::workbench::Workbench;
-use crate::{Caller, Scope, shell};
-use model::call::{Asked, Call, Env, Stdin};
+use crate::refused::Refused;
+use crate::shell;
+use model::call::{Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 
 /// First byte of an answer, and of a reason why there is none.
@@ -47,6 +46,19 @@ pub enum LayerQuery {
         /// Number of lines to leave out.
         offset: usize,
     },
+}
+
+impl LayerQuery {
+    /// Builds the call that policy decides and the log records; nothing runs it.
+    ///
+    /// # Errors
+    /// A path out of its bounds.
+    pub(crate) fn call(&self, tool: &'static str) -> Result<Call, InvalidCall> {
+        let (Self::Changes { path, .. } | Self::Diff { path, .. }) = self;
+        let words = [tool.to_owned()].into_iter().chain(path.clone()).collect();
+        let call = shell::run(words, Env::default(), Asked::default())?;
+        Ok(Call { tool: tool.into(), stdin: Stdin::Empty, ..call })
+    }
 }
 
 /// An answer of the process that reads the layer.
@@ -143,7 +155,10 @@ impl LayerLink {
     }
 
     /// Asks one question, after those that were asked before.
-    async fn ask(&self, query: &LayerQuery) -> Result<LayerAnswer, Refused> {
+    ///
+    /// # Errors
+    /// A layer that cannot be read, or the end of the process.
+    pub(crate) async fn ask(&self, query: &LayerQuery) -> Result<LayerAnswer, Refused> {
         let bytes = serde_json::to_vec(query).unwrap_or_default();
         let link = Arc::clone(&self.0);
         // A separate task, so that a cancelled call does not leave a part of its answer on the link.
@@ -184,60 +199,4 @@ async fn exchange(stream: &mut UnixStream, query: &[u8]) -> io::Result<(u8, Vec<
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
     Ok((first, bytes))
-}
-
-impl Scope {
-    /// Returns true if the changes of cells to the workspace are kept in a layer.
-    #[must_use]
-    pub fn has_layer(&self) -> bool {
-        self.workbench.shared.layer.is_some()
-    }
-
-    /// Asks about the layer, if the policy lets the client read the workspace.
-    ///
-    /// # Errors
-    /// A denial, no layer, or one that cannot be read.
-    pub async fn ask_layer(
-        &self,
-        tool: &'static str,
-        query: LayerQuery,
-        caller: Caller,
-    ) -> Result<LayerAnswer, Refused> {
-        let Some(link) = self.workbench.shared.layer.clone() else {
-            let absent = Refused::new(RefusedKind::Absent, "the workspace has no layer");
-            return Err(
-                absent.with_hint("the operator makes one: cofferdam serve --workspace DIR:cow")
-            );
-        };
-        self.workbench.decide_query(tool, &query, &caller)?;
-        let answer = tokio::select! {
-            answer = link.ask(&query) => answer?,
-            () = caller.cancel.cancelled() => return Err(Refused::cancelled()),
-        };
-        match answer {
-            LayerAnswer::Refused { message, hint } => {
-                Err(Refused { hint, ..Refused::failed(message) })
-            }
-            answered => Ok(answered),
-        }
-    }
-}
-
-impl Workbench {
-    /// Asks policy about a question, and records it.
-    fn decide_query(
-        &self,
-        tool: &'static str,
-        query: &LayerQuery,
-        caller: &Caller,
-    ) -> Result<(), Refused> {
-        let (LayerQuery::Changes { path, .. } | LayerQuery::Diff { path, .. }) = query;
-        let words = [tool.to_owned()].into_iter().chain(path.clone()).collect();
-        let call = shell::run(words, Env::default(), Asked::default())?;
-        let call = caller.named(Call { tool: tool.into(), stdin: Stdin::Empty, ..call });
-        let context = self.job_context(tool);
-        let (_, entry) = self.decide(call, context)?;
-        entry.answered_without_a_cell();
-        Ok(())
-    }
 }

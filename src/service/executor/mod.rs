@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::Caller;
 use crate::audit::Audit;
 use crate::cli::Declared;
 use crate::cli::hooks::Answers;
@@ -22,7 +23,7 @@ use crate::client::ClientState;
 use crate::client_terms::{ClientTerms, offered_to_any, withheld};
 use crate::denied::DenialReport;
 use crate::host_programs::HostPrograms;
-use crate::layer::LayerLink;
+use crate::layer::{LayerAnswer, LayerLink, LayerQuery};
 use crate::link::Link;
 use crate::queue::Queue;
 use crate::refused::{Refused, RefusedKind};
@@ -272,6 +273,41 @@ impl Scope {
         let Loaded { policy, profiles, .. } = &self.workbench.terms.loaded;
         let allowed = !asks_a_rule(tool) || policy.terms(tool, profiles).is_ok();
         allowed && self.withheld(tool).is_none()
+    }
+
+    /// Returns true if the changes of cells to the workspace are kept in a layer.
+    pub fn has_layer(&self) -> bool {
+        self.workbench.shared.layer.is_some()
+    }
+
+    /// Asks about the layer, if the policy lets the client read the workspace.
+    ///
+    /// # Errors
+    /// A denial, no layer, or one that cannot be read.
+    pub async fn ask_layer(
+        &self,
+        tool: &'static str,
+        query: LayerQuery,
+        caller: Caller,
+    ) -> Result<LayerAnswer, Refused> {
+        let Some(link) = self.workbench.shared.layer.clone() else {
+            let absent = Refused::new(RefusedKind::Absent, "the workspace has no layer");
+            let hint = "the operator makes one: cofferdam serve --workspace DIR:cow";
+            return Err(absent.with_hint(hint));
+        };
+        let call = caller.named(query.call(tool)?);
+        let (_, entry) = self.workbench.decide(call, self.workbench.job_context(tool))?;
+        entry.answered_without_a_cell();
+        let answer = tokio::select! {
+            answer = link.ask(&query) => answer?,
+            () = caller.cancel.cancelled() => return Err(Refused::cancelled()),
+        };
+        match answer {
+            LayerAnswer::Refused { message, hint } => {
+                Err(Refused { hint, ..Refused::failed(message) })
+            }
+            LayerAnswer::Changes { .. } | LayerAnswer::Diff(_) => Ok(answer),
+        }
     }
 
     /// Returns a receiver that changes when the operator has switched a tool.
