@@ -172,6 +172,10 @@ fn usage_error(usage: &clap::Error) -> ExitCode {
 }
 
 #[cfg(test)]
+#[path = "../../tests/support/child.rs"]
+mod child;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;

@@ -32,7 +32,7 @@ use rlimit::Resource;
 use syscalls::Sysno;
 
 use crate::commands::layers::files::DIRECTORY;
-use crate::commands::layers::store::{Base, Layer};
+use crate::commands::layers::layer::{Base, Layer};
 use cell::confine::{Filter, enclose, limit, narrow};
 use cell::seccomp::FSTATAT;
 use cell::{StepFailed, c_path, caps, errno_of, fds, landlock};
@@ -161,7 +161,11 @@ impl ServedLayer {
             None => directory,
         };
         let Self { id, path, base, .. } = self.clone();
-        Ok(OpenLayer { layer: Layer { id, path, directory, base, lock: None }, takes_ids, on_disk })
+        Ok(OpenLayer {
+            layer: Layer { id, path, directory, base, lock: None, applying: None },
+            takes_ids,
+            on_disk,
+        })
     }
 }
 
@@ -371,10 +375,6 @@ fn collect(from: &File) -> Result<Vec<u8>, String> {
         false => Ok(answer),
     }
 }
-
-#[cfg(test)]
-#[path = "../../../tests/support/child.rs"]
-mod child;
 
 #[cfg(test)]
 mod tests;

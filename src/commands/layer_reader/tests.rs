@@ -6,6 +6,7 @@ use nix::sys::socket::socket;
 use nix::unistd::execv;
 
 use super::*;
+use crate::commands::child;
 
 /// Tries everything that a process taken over would try.
 fn attempts(own: &Path, other: &Path) -> Vec<Result<(), Errno>> {

@@ -190,14 +190,11 @@ fn send(link: &OwnedFd, mut unsent: &[u8]) -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/support/child.rs"]
-mod child;
-
-#[cfg(test)]
 mod tests {
     use nix::sys::socket::socket;
 
     use super::*;
+    use crate::commands::child;
     use crate::commands::serve::listener_file::FileKind;
 
     /// Tries everything that a process taken over would try.

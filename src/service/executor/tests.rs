@@ -47,6 +47,7 @@ fn executor() -> Result<(Arc<Executor>, OwnedFd), Failed> {
         read_only: None,
         readable: Vec::new(),
         workspace_path: None,
+        layer: None,
     };
     Ok((Arc::new(Executor::new(setup, Link::attach(own)?, Audit::off())), other))
 }
