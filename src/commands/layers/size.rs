@@ -196,7 +196,7 @@ mod tests {
         let closed = upper.path().join("closed");
         fs::create_dir(&closed)?;
         fs::write(closed.join("file"), "")?;
-        fs::set_permissions(&closed, Permissions::from_mode(0))?;
+        fs::set_permissions(&closed, Permissions::from_mode(0o000))?;
         for (files, found) in [(1, Some(Excess::Files)), (2, None)] {
             assert_eq!(excess(&held, LayerLimits { files, ..all }), Ok(found));
             assert_eq!(closed.metadata()?.permissions().mode() & 0o777, 0);
