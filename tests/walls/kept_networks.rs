@@ -86,7 +86,7 @@ impl Kept {
         if is_untouched {
             let before = self.spent.get(namespace);
             let last_use = format!("the last use of {namespace}");
-            holds(&last_use, &before, matches!(before, Some(Some(false) | None)))?;
+            holds(&last_use, before, matches!(before, Some(Some(false) | None)))?;
         }
         self.spent.insert(namespace.to_owned(), sockets(stdout));
         Ok(Seen { stdout: stdout.to_owned(), namespace: namespace.to_owned(), is_untouched })

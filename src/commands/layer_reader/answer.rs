@@ -161,17 +161,15 @@ fn take_ids(opened: &OpenLayer) -> Result<(), Errno> {
 }
 
 fn not_listed(errno: Errno) -> Unanswered {
-    match errno {
-        Errno::EFBIG => {
-            let message = format!("the layer has more than {} changes", changes::MAX_CHANGES);
-            (message, Some("name a `path` to list what is below it".to_owned()))
-        }
-        Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL => {
-            let message = "the layer changes faster than it can be listed".to_owned();
-            (message, Some("wait for the commands that run, or name a `path`".to_owned()))
-        }
-        _ => failed(errno),
+    if errno == Errno::EFBIG {
+        let message = format!("the layer has more than {} changes", changes::MAX_CHANGES);
+        return (message, Some("name a `path` to list what is below it".to_owned()));
     }
+    if [Errno::ENOENT, Errno::ENOTDIR, Errno::EINVAL].contains(&errno) {
+        let message = "the layer changes faster than it can be listed".to_owned();
+        return (message, Some("wait for the commands that run, or name a `path`".to_owned()));
+    }
+    failed(errno)
 }
 
 fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {

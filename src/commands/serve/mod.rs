@@ -63,6 +63,12 @@ const ON_A_TERMINAL: &str =
 /// Time in which a client opens its session; the code of that is not needed again.
 const OPENING_TIME: Duration = Duration::from_secs(1);
 
+/// Opens the link to the process that reads the layer.
+fn layer_link(end: OwnedFd) -> Result<LayerLink, CliError> {
+    let failed = |error| CliError::new(format!("no link to the layer: {}", in_words(&error)));
+    LayerLink::open(end).map_err(failed)
+}
+
 /// Runs the command: 0 if it ended as requested.
 ///
 /// `handed` is a socket that the service manager handed over to this process.
@@ -117,11 +123,8 @@ pub fn main(
         launch::listening(settings, plans)?;
     start::conducted(link, async |link| {
         let mut setup = serving.executor(workspace, host_programs);
-        setup.layer = layer.map(LayerLink::open).transpose().map_err(|error| {
-            CliError::new(format!("no link to the layer: {}", in_words(&error)))
-        })?;
-        let executor = Executor::new(setup, link.clone(), audit);
-        let executor = Arc::new(executor);
+        setup.layer = layer.map(layer_link).transpose()?;
+        let executor = Arc::new(Executor::new(setup, link.clone(), audit));
         let supervisor = link.clone();
         let mut tasks = vec![
             tokio::spawn(metrics::at_signal(link.clone(), Arc::clone(&executor))),
