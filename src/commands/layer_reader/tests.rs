@@ -19,7 +19,7 @@ fn attempts(own: &Path, other: &Path) -> Vec<Result<(), Errno>> {
     let executed = || match fork()? {
         Side::Child => {
             let refused = execv(c"/bin/true", &[c"true"]);
-            process::exit_now(refused.map_or_else(|errno| errno as i32, |never| match never {}))
+            process::exit_now(refused.map_or_else(sys::raw, |never| match never {}))
         }
         Side::Parent(child) => {
             poll(&mut [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
