@@ -131,6 +131,7 @@ impl Tools {
             read_only: None,
             readable: Vec::new(),
             workspace_path: None,
+            layer: None,
         };
         let executor = Executor::new(setup, Link::attach(near).unwrap(), Audit::off());
         Self { client: executor.scope(Principal::local()), supervisor }
