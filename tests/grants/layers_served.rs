@@ -155,9 +155,9 @@ fn parts(caller: &Caller) -> Check {
         offset = fields(&part).get("next_offset").and_then(Value::as_u64);
         count += 1;
     }
-    holds("parts", &count.to_string(), count > 3)?;
+    holds("parts", count.to_string(), count > 3)?;
     let reviewed = review(caller, &["--diff", &path])?;
-    holds("all lines", &lines.len().to_string(), reviewed.stdout.ends_with(&lines))
+    holds("all lines", lines.len().to_string(), reviewed.stdout.ends_with(&lines))
 }
 
 fn absent(caller: &Caller) -> Check {
