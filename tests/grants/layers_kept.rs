@@ -498,18 +498,14 @@ fn damaged(caller: &Caller) -> Check {
         in_layer(caller, &path, "echo agent > a")?;
         caller
             .bash_outside(&format!("cd {layers}/*/ && printf '%s' '{journal}' > journal.json"))?;
-        says(
-            &review(caller, &[&path, "--apply"])?,
-            125,
-            "an interrupted apply cannot be finished",
-        )?;
+        says(&review(caller, &[&path, "--apply"])?, 125, "an interrupted apply cannot be ended")?;
         let started = caller.run(&["--cow", &path], &["true"])?;
         says(&started, 125, "an interrupted apply of the layer")?;
         equal("listed", review(caller, &[&path])?.trimmed(), "M a")?;
         let doctor = Finished::run(caller.cofferdam(&["doctor"]), patience())?;
         let row = "1 kept, 1 with changes, 0 in use; an apply was interrupted: project-";
         holds(row, &doctor.stdout, doctor.stdout.contains(row))?;
-        says(&review(caller, &[&path, "--discard"])?, 0, "an interrupted apply was not finished")?;
+        says(&review(caller, &[&path, "--discard"])?, 0, "an interrupted apply was not ended")?;
         equal("no layer is left", review(caller, &["--list"])?.stdout, String::new())?;
     }
     equal("the host", std::fs::read_to_string(format!("{path}/a"))?, "a\n")?;

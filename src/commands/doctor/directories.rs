@@ -75,7 +75,7 @@ pub(super) fn layers() -> Option<ProbeResult> {
     if !unfinished.is_empty() {
         let ids = unfinished.join(", ");
         return Some(weak(format!("{text}; an apply was interrupted: {ids}")).with_remedy(
-            "`cofferdam review --layer ID --apply` finishes it, `--discard` removes the layer",
+            "`cofferdam review --layer ID --apply` writes the rest, `--discard` removes the layer",
         ));
     }
     if !all.unreadable.is_empty() {

@@ -196,26 +196,41 @@ fn digest(names: &Names) -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Directories that steps have changed, and what the names in them are compared with.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    /// The directories in which the host had not changed a name, each with the digest of the names that
+    /// it has after all steps.
+    pub directories: BTreeMap<String, String>,
+    /// Directories that steps have made, with their inode numbers.
+    pub made: BTreeMap<String, u64>,
+    /// Steps that an interrupted apply has left.
+    pub untaken: Vec<Step>,
+}
+
 /// Adds directories of the host to the list in which nothing but the steps has changed a name.
-pub(super) fn note_quiet(
-    layer: &OwnedFd,
-    host: &OwnedFd,
-    quiet: BTreeMap<String, String>,
-    made: &BTreeMap<String, u64>,
-) -> Result<(), Errno> {
-    if quiet.is_empty() {
+pub(super) fn note_quiet(layer: &OwnedFd, host: &OwnedFd, quiet: Quiet) -> Result<(), Errno> {
+    if quiet.directories.is_empty() {
         return Ok(());
     }
+    let mut untaken: BTreeMap<String, Vec<&Step>> = BTreeMap::new();
+    for step in &quiet.untaken {
+        untaken.entry(encoded(split(&step.path()).0)).or_default().push(step);
+    }
     let mut applied = AppliedFiles::read(layer)?;
-    for (path, expected) in quiet {
+    for (path, expected) in quiet.directories {
         let Ok(directory) = open_directory(host, &decoded(&path)) else { continue };
         // Before the listing, so that a change after it shows as another time.
         let seen = Seen::from(&fstat(&directory)?);
         let mut names = names_in(&directory, None)?;
         for (name, inode) in &mut names {
-            if made.get(&joined(&path, name)) == Some(inode) {
+            if quiet.made.get(&joined(&path, name)) == Some(inode) {
                 *inode = MADE;
             }
+        }
+        // As if they were taken: the host has at their places what was judged.
+        for step in untaken.get(&path).into_iter().flatten() {
+            take_in(step, split(&step.path()).1, &mut names);
         }
         if digest(&names) == expected {
             applied.0.insert(path, seen);

@@ -27,7 +27,7 @@ use super::step::{self, Left, Step};
 pub(crate) enum Failed {
     /// Nothing has changed on the host.
     Before(Errno),
-    /// The steps are recorded: the next review or start continues.
+    /// The steps are recorded: the next review or start keeps those that were taken.
     During(Stopped),
 }
 

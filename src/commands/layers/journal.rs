@@ -3,8 +3,9 @@
 //! Every file is written first in a staging directory within the directory of the host, which only
 //! its owner can enter ([`super::staging_directory`]). Once the journal is on the disk, each step is
 //! one rename or removal ([`super::step`]). The identities in it say after a crash whether a step was
-//! taken, so that the next start or review finishes the rest. After the last step the journal is
-//! removed, then the staging directory: without a journal nothing is left to do but to remove that.
+//! taken. The next start or review records the steps that were, and drops the others: the host may have
+//! changed since they were judged, so that the next apply judges them again. The journal is removed
+//! before the staging directory: without a journal nothing is left to do but to remove that.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,14 +16,14 @@ use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{UnlinkatFlags, fsync, syncfs, unlinkat};
 use serde::{Deserialize, Serialize};
 
-use super::applied::{self, AppliedFiles};
+use super::applied::{self, AppliedFiles, Quiet};
 use super::files::{
     DIRECTORY, OPAQUE, Stamp, c_name, is_whiteout, look, open_directory, remove_file, split,
 };
 use super::owner::Owner;
 use super::records::{self, MAX_BYTES_READ, Stopped, VERSION};
 use super::staging_directory::{self, StagingRecord};
-use super::step::{Act, Left, Step, take};
+use super::step::{Act, Left, Progress, Step, progress, take};
 use cell::mediate::names::STAGING_PREFIX;
 use cell::removal::open_with_access;
 use sys::xattr;
@@ -71,11 +72,18 @@ pub(crate) fn record(
     records::write(layer, JOURNAL, &Journal { version: VERSION, device, steps, quiet })
 }
 
-/// Takes all steps of the journal that were not taken yet, and cleans up; without a journal, removes
-/// the staging directory.
+/// How far an interrupted apply came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Interrupted {
+    pub written: usize,
+    /// Number of changes that it was to write.
+    pub all: usize,
+}
+
+/// Takes all steps of the journal, and cleans up; without a journal, removes the staging directory.
 ///
 /// # Errors
-/// What stopped it; the next call continues.
+/// What stopped it.
 pub(crate) fn finish(
     layer: &OwnedFd,
     upper: &OwnedFd,
@@ -83,31 +91,56 @@ pub(crate) fn finish(
     owner: Owner,
 ) -> Result<Finished, Stopped> {
     let journal: Option<Journal> = records::read(layer, JOURNAL, MAX_BYTES_READ)?;
+    conclude(layer, upper, host, owner, journal, |staging, number, step| {
+        take(host, staging, owner, number, step).map(Progress::Taken)
+    })
+}
+
+/// Ends an apply that was interrupted: records the steps that were taken, and takes no other one, so
+/// that the rest stays in the layer. Removes the staging directory.
+///
+/// # Errors
+/// What stopped it; the next call continues.
+pub(crate) fn end(
+    layer: &OwnedFd,
+    upper: &OwnedFd,
+    host: &OwnedFd,
+    owner: Owner,
+) -> Result<Interrupted, Stopped> {
+    let journal: Option<Journal> = records::read(layer, JOURNAL, MAX_BYTES_READ)?;
+    let all = journal.as_ref().map_or(0, |journal| journal.steps.len());
+    let finished = conclude(layer, upper, host, owner, journal, |staging, number, step| {
+        progress(host, staging, owner, number, step)
+    })?;
+    Ok(Interrupted { written: finished.done, all })
+}
+
+/// Calls a function for each step with the staging directory and the step's number, records those that
+/// are taken then, and cleans up.
+fn conclude(
+    layer: &OwnedFd,
+    upper: &OwnedFd,
+    host: &OwnedFd,
+    owner: Owner,
+    journal: Option<Journal>,
+    step_with: impl Fn(&OwnedFd, usize, &Step) -> Result<Progress, Left>,
+) -> Result<Finished, Stopped> {
     let record = StagingRecord::read(layer)?;
     let mut finished = Finished::default();
-    let mut quiet_now = BTreeMap::new();
-    let mut made = BTreeMap::new();
+    let mut after = Quiet::default();
     let mut is_all_kept = true;
     if let Some(Journal { device, mut steps, quiet, .. }) = journal {
         let now = fstat(host)?.st_dev;
         steps.iter_mut().for_each(|step| step.renumber(device, now));
-        // The journal is removed before the staging directory: without it, no step can be trusted to
-        // have been taken.
-        let lost = |record: Option<&StagingRecord>| {
-            Stopped::StagingLost(
-                record.map_or_else(|| STAGING_PREFIX.to_owned(), |it| it.name.clone()),
-            )
-        };
-        let known = record.as_ref().ok_or_else(|| lost(None))?;
-        let staging =
-            staging_directory::open(host, owner, known)?.ok_or_else(|| lost(Some(known)))?;
+        let (known, staging) = staging_of(host, owner, record.as_ref())?;
         let mut done = Vec::new();
         for (number, step) in steps.iter().enumerate() {
-            match owner.during(|| take(host, &staging, owner, number, step)) {
-                Ok(inode) => {
+            match owner.during(|| step_with(&staging, number, step)) {
+                Ok(Progress::Taken(inode)) => {
                     done.push(step);
-                    made.extend(inode.map(|inode| (step.path.clone(), inode)));
+                    after.made.extend(inode.map(|inode| (step.path.clone(), inode)));
                 }
+                Ok(Progress::Untaken) => after.untaken.push(step.clone()),
                 Err(left) => finished.left.push((step.path(), left)),
             }
         }
@@ -118,7 +151,7 @@ pub(crate) fn finish(
         applied::note(layer, host, &done)?;
         clear_layer(upper, &done)?;
         if !done.is_empty() {
-            quiet_now = quiet;
+            after.directories = quiet;
         }
         remove_file(layer, JOURNAL)?;
         fsync(layer)?;
@@ -127,9 +160,25 @@ pub(crate) fn finish(
         staging_directory::remove(host, owner, record)?;
     }
     // Last, as a directory of the host has another time without the staging directory.
-    applied::note_quiet(layer, host, quiet_now, &made)?;
+    applied::note_quiet(layer, host, after)?;
     StagingRecord::remove(layer)?;
     Ok(finished)
+}
+
+/// Opens the staging directory of a journal. The journal is removed before it: without the directory, no
+/// step can be trusted to have been taken.
+fn staging_of<'r>(
+    host: &OwnedFd,
+    owner: Owner,
+    record: Option<&'r StagingRecord>,
+) -> Result<(&'r StagingRecord, OwnedFd), Stopped> {
+    let Some(record) = record else {
+        return Err(Stopped::StagingLost(STAGING_PREFIX.to_owned()));
+    };
+    match staging_directory::open(host, owner, record)? {
+        Some(staging) => Ok((record, staging)),
+        None => Err(Stopped::StagingLost(record.name.clone())),
+    }
 }
 
 /// Removes the staging directory of an apply that is given up. A file of the host that changed

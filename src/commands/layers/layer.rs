@@ -18,7 +18,7 @@ use super::files::{
     DIRECTORY, Identity, Seen, Stamp, decoded, encoded, is_empty, is_kind, look, open_directory_at,
     read_file, remove_file, write_file,
 };
-use super::journal;
+use super::journal::{self, Interrupted};
 use super::lock::{LOCK, lock};
 use super::owner::Owner;
 use super::records::Stopped;
@@ -192,18 +192,27 @@ impl Layer {
         self.lock.is_none() && opened.is_ok_and(is_locked)
     }
 
-    /// Finishes what an interrupted review began, forwards or back.
+    /// Ends an apply that was interrupted, and prints how far it came: what it has written stays on the
+    /// host, and the rest stays in the layer, to be judged again.
     ///
     /// # Errors
     /// ESTALE: the directory was replaced meanwhile. Otherwise what stopped it.
-    pub(crate) fn finish(&mut self) -> Result<Option<journal::Finished>, Stopped> {
+    pub(crate) fn end_interrupted(&mut self) -> Result<(), Stopped> {
         if !journal::is_unfinished(&self.directory)? {
-            return Ok(None);
+            return Ok(());
         }
         self.begin_apply()?;
         let upper = self.upper()?;
-        let finished = journal::finish(&self.directory, &upper, &self.host()?, self.base.owner)?;
-        Ok(Some(finished))
+        let Interrupted { written, all } =
+            journal::end(&self.directory, &upper, &self.host()?, self.base.owner)?;
+        if all > 0 {
+            let path = plain(&self.base.path().display().to_string());
+            eprintln!(
+                "cofferdam: an interrupted apply had written {written} of {all} changes to {path}; the others were \
+                 not written"
+            );
+        }
+        Ok(())
     }
 
     /// Prepares the layer for a mount: cells have left its directories in any state.
@@ -212,7 +221,7 @@ impl Layer {
         host: &FileStat,
         guards: &[Vec<u8>],
     ) -> Result<(), Stopped> {
-        self.finish()?;
+        self.end_interrupted()?;
         // Cells do not apply changes, however long they live.
         self.applying = None;
         // Work and index of the mount before. What overlayfs needs of them it makes again.

@@ -14,7 +14,7 @@ pub(super) const VERSION: u8 = 1;
 const MAX_BYTES: usize = 256 << 20;
 pub(super) const MAX_BYTES_READ: u64 = 256 << 20;
 
-/// Why an interrupted apply cannot be finished. The layer and its journal are kept.
+/// Why an interrupted apply cannot be ended. The layer and its journal are kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Stopped {
     #[error("{0}")]

@@ -142,12 +142,13 @@ impl Rights {
     }
 }
 
-/// Takes the lists from a directory that this process has made, and closes it to other users.
-pub(crate) fn take_lists(made: &OwnedFd) -> Result<(), Errno> {
+/// Takes the lists from a directory that this process has made, and gives it a mode that closes it to
+/// other users.
+pub(crate) fn take_lists(made: &OwnedFd, closed: Mode) -> Result<(), Errno> {
     for list in [DEFAULT, ACCESS] {
         xattr::remove(made, list)?;
     }
-    fchmod(made, Mode::S_IRWXU)
+    fchmod(made, closed)
 }
 
 /// Returns a mode for another group: members of the first group are among the other users then, and

@@ -85,7 +85,7 @@ pub(crate) fn make(layer: &OwnedFd, host: &OwnedFd, owner: Owner) -> Result<Owne
             return Err(Errno::ESTALE);
         }
         // Files that are made in it would have the lists of the directory.
-        rights::take_lists(&made)?;
+        rights::take_lists(&made, Mode::S_IRWXU)?;
         if is_empty(&made)? { Ok(made) } else { Err(Errno::ESTALE) }
     })?;
     record.top = Some((before, Seen::from(&fstat(host)?)));

@@ -16,6 +16,10 @@ use super::files::{
 use super::owner::Owner;
 use super::rights::{self, Rights};
 
+/// Mode of a directory until it has its rights: closed, and with the sticky bit, by which it is not
+/// taken for one that the user has made.
+const BEING_MADE: libc::mode_t = libc::S_ISVTX | libc::S_IRWXU;
+
 /// What a step does to a name of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,6 +91,27 @@ impl From<Errno> for Left {
     }
 }
 
+/// How far a step came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Taken, with the inode number of the directory that it was to make.
+    Taken(Option<u64>),
+    /// Not taken, and the host has at its place what was judged.
+    Untaken,
+}
+
+/// Finds out how far a step came before an interruption. Never takes it: completes or takes back only
+/// what a step has begun.
+pub(super) fn progress(
+    host: &OwnedFd,
+    staging: &OwnedFd,
+    owner: Owner,
+    number: usize,
+    step: &Step,
+) -> Result<Progress, Left> {
+    at_place(host, staging, number, step, |place| place.progress(owner, step))
+}
+
 /// Takes one step, unless it was taken before. Returns the inode number of a directory that it made.
 pub(super) fn take(
     host: &OwnedFd,
@@ -95,6 +120,26 @@ pub(super) fn take(
     number: usize,
     step: &Step,
 ) -> Result<Option<u64>, Left> {
+    let taken = at_place(host, staging, number, step, |place| {
+        if place.progress(owner, step)? != Progress::Untaken {
+            return Ok(Progress::Taken(None));
+        }
+        place.take(owner, step).map(Progress::Taken)
+    })?;
+    match taken {
+        Progress::Taken(made) => Ok(made),
+        Progress::Untaken => Ok(None),
+    }
+}
+
+/// Calls a function with the place of a step.
+fn at_place(
+    host: &OwnedFd,
+    staging: &OwnedFd,
+    number: usize,
+    step: &Step,
+    act: impl FnOnce(&Place) -> Result<Progress, Left>,
+) -> Result<Progress, Left> {
     let path = step.path();
     let (directory, name) = split(&path);
     let own = c_name(number.to_string().as_bytes()).map_err(Left::Errno)?;
@@ -106,22 +151,20 @@ pub(super) fn take(
         Err(Errno::ENOENT | Errno::ENOTDIR) if step.is_removal() => {
             let moved = look(staging, &own).map_err(Left::Errno)?;
             let is_other =
-                moved.zip(step.before).is_some_and(|(moved, old)| !moved.is_unchanged(&old));
-            return if is_other { Err(Left::Changed) } else { Ok(None) };
+                moved.zip(step.before).is_some_and(|(moved, old)| !is_as_judged(&moved, &old));
+            return if is_other { Err(Left::Changed) } else { Ok(Progress::Taken(None)) };
         }
         Err(errno) if is_replaced(&errno) => return Err(Left::Changed),
         Err(errno) => return Err(Left::Errno(errno)),
     };
     let name = c_name(name).map_err(Left::Errno)?;
-    let place = Place { parent: &parent, name: &name, staging, own: &own };
-    match (step.act, step.before, step.staged) {
-        (Act::MakeDirectory, _, Some(staged)) => place.make_directory(step.before, staged, owner),
-        (Act::Put, before, Some(staged)) => place.put(before, staged).map(|()| None),
-        (Act::RemoveFile, Some(before), _) => place.remove_file(before).map(|()| None),
-        (Act::RemoveDirectory, Some(before), _) => place.remove_directory(before).map(|()| None),
-        (Act::MakeDirectory | Act::Put, _, None)
-        | (Act::RemoveFile | Act::RemoveDirectory, None, _) => Err(Left::Errno(Errno::EINVAL)),
-    }
+    act(&Place { parent: &parent, name: &name, staging, own: &own })
+}
+
+/// Returns true if a file of the host is the one that was judged, with the same mode and owner. The
+/// time of its last change is not compared: a step on another name of the file sets it.
+fn is_as_judged(there: &Seen, before: &Seen) -> bool {
+    there.is_unchanged(before) && there.mode == before.mode && there.owner == before.owner
 }
 
 /// A name of the host, and that of its step in the staging directory.
@@ -149,114 +192,170 @@ impl Place<'_> {
         })
     }
 
-    /// Makes a directory at its place, with the rights of the staged one. That one is never moved: a
-    /// cell to which the directory is granted could have put a guarded name in it.
-    fn make_directory(
+    fn progress(&self, owner: Owner, step: &Step) -> Result<Progress, Left> {
+        match (step.act, step.before, step.staged) {
+            (Act::MakeDirectory, before, Some(staged)) => {
+                self.directory_made(before, staged, owner)
+            }
+            (Act::Put, before, Some(staged)) => self.file_put(before, staged),
+            (Act::RemoveFile, Some(before), _) => self.file_removed(before),
+            (Act::RemoveDirectory, Some(before), _) => self.directory_removed(before),
+            (Act::MakeDirectory | Act::Put, _, None)
+            | (Act::RemoveFile | Act::RemoveDirectory, None, _) => Err(Left::Errno(Errno::EINVAL)),
+        }
+    }
+
+    /// Takes a step that was not taken.
+    fn take(&self, owner: Owner, step: &Step) -> Result<Option<u64>, Left> {
+        match (step.act, step.before, step.staged) {
+            (Act::MakeDirectory, _, Some(staged)) => self.make_directory(staged, owner).map(Some),
+            // Never replaces: a file that the host has made meanwhile stays.
+            (Act::Put, None, Some(_)) => self.to_host(RenameFlags::RENAME_NOREPLACE).map(|()| None),
+            (Act::Put, Some(before), Some(_)) => {
+                self.to_host(RenameFlags::RENAME_EXCHANGE)?;
+                self.check_exchanged(before).map(|()| None)
+            }
+            (Act::RemoveFile, Some(before), _) => self.remove_file(before).map(|()| None),
+            (Act::RemoveDirectory, Some(_), _) => self.remove_directory().map(|()| None),
+            (Act::MakeDirectory | Act::Put, _, None)
+            | (Act::RemoveFile | Act::RemoveDirectory, None, _) => Err(Left::Errno(Errno::EINVAL)),
+        }
+    }
+
+    /// Returns that the step was not taken, if its place is as it was judged.
+    fn untaken(&self, before: Option<Seen>) -> Result<Progress, Left> {
+        let is_same = match (self.there()?, before) {
+            (Some(there), Some(before)) => is_as_judged(&there, &before),
+            (there, before) => there.is_none() && before.is_none(),
+        };
+        if is_same { Ok(Progress::Untaken) } else { Err(Left::Changed) }
+    }
+
+    fn directory_made(
         &self,
         before: Option<Seen>,
         staged: Seen,
         owner: Owner,
-    ) -> Result<Option<u64>, Left> {
+    ) -> Result<Progress, Left> {
         let was_directory = before.is_some_and(|before| before.is(libc::S_IFDIR));
-        let closed = libc::S_IFDIR | libc::S_IRWXU;
-        let is_there = match self.there()? {
+        match self.there()? {
             // Made before an interruption, up to its rights.
-            Some(there) if !was_directory && there.mode & (libc::S_IFMT | 0o777) == closed => true,
-            Some(there) if there.is(libc::S_IFDIR) => return Ok(None),
-            Some(_) => return Err(Left::Changed),
-            None => false,
-        };
-        let replaced = [Errno::EEXIST, Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP];
-        let failed = |errno: Errno| match replaced.contains(&errno) {
-            true => Left::Changed,
-            false => Left::Errno(errno),
-        };
-        let model = match openat(self.staging, self.own, DIRECTORY, Mode::empty()) {
-            // An earlier version has moved it to its place.
-            Err(_) if is_there => return Ok(None),
-            model => model.map_err(failed)?,
-        };
+            Some(there) if there.mode & (libc::S_IFMT | 0o1777) == libc::S_IFDIR | BEING_MADE => {
+                let made = self.give(&self.staged_rights(staged)?, owner)?;
+                Ok(Progress::Taken(Some(made.unwrap_or(there.inode))))
+            }
+            Some(there) if there.is(libc::S_IFDIR) => {
+                Ok(Progress::Taken((!was_directory).then_some(there.inode)))
+            }
+            Some(_) => Err(Left::Changed),
+            None => Ok(Progress::Untaken),
+        }
+    }
+
+    /// Makes a directory at its place, with the rights of the staged one. That one is never moved: a
+    /// cell to which the directory is granted could have put a guarded name in it.
+    fn make_directory(&self, staged: Seen, owner: Owner) -> Result<u64, Left> {
+        let rights = self.staged_rights(staged)?;
+        let mode = Mode::from_bits_truncate(BEING_MADE);
+        mkdirat(self.parent, self.name, mode).map_err(replaced_or)?;
+        self.give(&rights, owner)?.ok_or(Left::Changed)
+    }
+
+    fn staged_rights(&self, staged: Seen) -> Result<Rights, Left> {
+        let model =
+            openat(self.staging, self.own, DIRECTORY, Mode::empty()).map_err(replaced_or)?;
         if !Seen::from(&fstat(&model)?).is_same_file(&staged) {
             return Err(Left::Changed);
         }
-        let rights = Rights::of_directory(&model)?;
-        if !is_there {
-            mkdirat(self.parent, self.name, Mode::S_IRWXU).map_err(failed)?;
-        }
-        let made = openat(self.parent, self.name, DIRECTORY, Mode::empty()).map_err(failed)?;
-        let status = fstat(&made)?;
-        // Another one may have taken the name.
-        if status.st_uid != owner.maker() || !is_empty(&made)? {
-            return if is_there { Ok(None) } else { Err(Left::Changed) };
-        }
-        rights::take_lists(&made)?;
-        rights.give(&made, rights::Kind::Directory)?;
-        Ok((!is_there).then_some(status.st_ino))
+        Ok(Rights::of_directory(&model)?)
     }
 
-    fn put(&self, before: Option<Seen>, staged: Seen) -> Result<(), Left> {
-        if !self.staged()?.is_some_and(|seen| seen.is_unchanged(&staged)) {
-            // Taken before an interruption, up to the check of what came out. Otherwise the host has
-            // replaced it since, or the staged file is lost: then the layer's file stays.
-            return match (self.there()?.is_some_and(|seen| seen.is_same_file(&staged)), before) {
-                (true, Some(before)) => self.check_exchanged(before),
-                (true, None) => Ok(()),
-                (false, _) => Err(Left::Changed),
-            };
+    /// Gives rights to the directory at its place, which was made closed. Returns its inode number;
+    /// `None` if another one has taken the name.
+    fn give(&self, rights: &Rights, owner: Owner) -> Result<Option<u64>, Left> {
+        let made = openat(self.parent, self.name, DIRECTORY, Mode::empty()).map_err(replaced_or)?;
+        let status = fstat(&made)?;
+        if status.st_uid != owner.maker() || !is_empty(&made)? {
+            return Ok(None);
         }
-        match before {
-            // Never replaces: a file that the host has made meanwhile stays.
-            None => self.to_host(RenameFlags::RENAME_NOREPLACE),
-            Some(before) => {
-                if !self.there()?.is_some_and(|there| there.is_unchanged(&before)) {
-                    return Err(Left::Changed);
-                }
-                self.to_host(RenameFlags::RENAME_EXCHANGE)?;
-                self.check_exchanged(before)
-            }
+        rights::take_lists(&made, Mode::from_bits_truncate(BEING_MADE))?;
+        rights.give(&made, rights::Kind::Directory)?;
+        Ok(Some(status.st_ino))
+    }
+
+    fn file_put(&self, before: Option<Seen>, staged: Seen) -> Result<Progress, Left> {
+        if self.staged()?.is_some_and(|seen| seen.is_unchanged(&staged)) {
+            return self.untaken(before);
         }
+        // Taken before an interruption, up to the check of what came out. Otherwise the host has
+        // replaced it since, or the staged file is lost: then the layer's file stays.
+        if !self.there()?.is_some_and(|seen| seen.is_same_file(&staged)) {
+            return Err(Left::Changed);
+        }
+        if let Some(before) = before {
+            self.check_exchanged(before)?;
+        }
+        Ok(Progress::Taken(None))
     }
 
     /// Checks the file that came out of an exchange, and puts it back if it is not the one that was
     /// judged.
     fn check_exchanged(&self, before: Seen) -> Result<(), Left> {
-        if self.staged()?.is_some_and(|old| old.is_unchanged(&before)) {
+        if self.staged()?.is_some_and(|old| is_as_judged(&old, &before)) {
             return Ok(());
         }
         self.to_host(RenameFlags::RENAME_EXCHANGE)?;
         Err(Left::Changed)
     }
 
-    fn remove_file(&self, before: Seen) -> Result<(), Left> {
-        if self.staged()?.is_none() {
-            match self.there()? {
-                None => return Ok(()),
-                Some(there) if !there.is_unchanged(&before) => return Err(Left::Changed),
-                Some(_) => {}
-            }
-            let flags = RenameFlags::RENAME_NOREPLACE;
-            renameat2(self.parent, self.name, self.staging, self.own, flags)
-                .map_err(Left::Errno)?;
+    fn file_removed(&self, before: Seen) -> Result<Progress, Left> {
+        if self.staged()?.is_some() {
+            return self.check_removed(before).map(|()| Progress::Taken(None));
         }
-        if self.staged()?.is_some_and(|old| old.is_unchanged(&before)) {
+        match self.there()? {
+            None => Ok(Progress::Taken(None)),
+            Some(_) => self.untaken(Some(before)),
+        }
+    }
+
+    fn remove_file(&self, before: Seen) -> Result<(), Left> {
+        let flags = RenameFlags::RENAME_NOREPLACE;
+        renameat2(self.parent, self.name, self.staging, self.own, flags).map_err(Left::Errno)?;
+        self.check_removed(before)
+    }
+
+    /// Checks the file that was removed, and puts it back if it is not the one that was judged.
+    fn check_removed(&self, before: Seen) -> Result<(), Left> {
+        if self.staged()?.is_some_and(|old| is_as_judged(&old, &before)) {
             return Ok(());
         }
         self.to_host(RenameFlags::RENAME_NOREPLACE)?;
         Err(Left::Changed)
     }
 
-    fn remove_directory(&self, before: Seen) -> Result<(), Left> {
+    fn directory_removed(&self, before: Seen) -> Result<Progress, Left> {
         match self.there()? {
-            None => return Ok(()),
+            None => Ok(Progress::Taken(None)),
             // The directory is gone: a later step may have put a file in its place.
-            Some(there) if !there.is(libc::S_IFDIR) => return Ok(()),
-            Some(there) if !there.is_same_file(&before) => return Err(Left::Changed),
-            Some(_) => {}
+            Some(there) if !there.is(libc::S_IFDIR) => Ok(Progress::Taken(None)),
+            Some(there) if !there.is_same_file(&before) => Err(Left::Changed),
+            Some(_) => Ok(Progress::Untaken),
         }
+    }
+
+    fn remove_directory(&self) -> Result<(), Left> {
         let removed = unlinkat(self.parent, self.name, UnlinkatFlags::RemoveDir);
         removed.map_err(|errno| match [Errno::ENOTEMPTY, Errno::EEXIST].contains(&errno) {
             true => Left::NotEmpty,
             false => Left::Errno(errno),
         })
+    }
+}
+
+/// Returns why a name could not be used: another file may have taken it.
+fn replaced_or(errno: Errno) -> Left {
+    match [Errno::EEXIST, Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP].contains(&errno) {
+        true => Left::Changed,
+        false => Left::Errno(errno),
     }
 }

@@ -99,7 +99,7 @@ fn not_ready(host: &Path, id: &str, stopped: Stopped) -> CliError {
     match stopped {
         Stopped::Errno(errno) => cannot_be_made(host, errno),
         Stopped::OtherVersion | Stopped::Damaged | Stopped::StagingLost(_) => CliError::new(
-            format!("--cow: an interrupted apply of the layer {id} cannot be finished: {stopped}"),
+            format!("--cow: an interrupted apply of the layer {id} cannot be ended: {stopped}"),
         )
         .with_hint(format!("cofferdam review --layer {id} --discard removes it")),
     }

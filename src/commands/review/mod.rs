@@ -25,7 +25,6 @@ use crate::commands::layers::applied::AppliedFiles;
 use crate::commands::layers::apply::{Failed, apply};
 use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::changes;
-use crate::commands::layers::journal::Finished;
 use crate::commands::layers::judge::Judge;
 use crate::commands::layers::layer::{self, Layer};
 use crate::commands::layers::staging_directory;
@@ -123,11 +122,10 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     let output = print::Output::detect(typed.json);
     confine::confine(&layer, &host, changes_host)?;
     if changes_host {
-        let interrupted =
-            layer.finish().map_err(|why| failed("an interrupted apply cannot be finished", why))?;
-        if let Some(Finished { done, .. }) = interrupted.filter(|finished| finished.done > 0) {
-            eprintln!("cofferdam: finished an interrupted apply of {done} changes");
-        }
+        // Never continued: its changes were judged before the host changed.
+        layer
+            .end_interrupted()
+            .map_err(|why| failed("an interrupted apply cannot be ended", why))?;
     }
     let Some(paths) = &typed.apply else {
         let listed = listed(&layer, &judge, &[]).map_err(not_listed)?;
@@ -242,9 +240,9 @@ fn choose(directory: &Path, id: Option<&str>) -> Result<Option<Layer>, CliError>
 
 fn discard(mut layer: Layer) -> Result<u8, CliError> {
     layer.lock().map_err(|errno| in_use(&layer, errno))?;
-    // What was applied stays, and no journal keeps the layer.
-    if let Err(why) = layer.finish() {
-        eprintln!("cofferdam: an interrupted apply was not finished: {why}");
+    // What was written stays, nothing else is written, and no journal keeps the layer.
+    if let Err(why) = layer.end_interrupted() {
+        eprintln!("cofferdam: an interrupted apply was not ended: {why}");
         if let Some(name) = staging_directory::left(&layer.directory) {
             let directory = plain(&layer.base.path().display().to_string());
             eprintln!(
@@ -369,7 +367,7 @@ fn not_applied(why: Failed) -> CliError {
             failed("nothing was applied", errno).with_hint(hint)
         }
         Failed::During(stopped) => failed("some changes may not have been applied", stopped)
-            .with_hint("the next `cofferdam review --apply` continues where this one stopped"),
+            .with_hint("the next `cofferdam review --apply` judges what is left again, and writes it"),
     }
 }
 

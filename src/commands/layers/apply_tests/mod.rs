@@ -16,7 +16,7 @@ use super::*;
 use crate::commands::layers::applied::AppliedFiles;
 use crate::commands::layers::changes;
 use crate::commands::layers::files::Stamp;
-use crate::commands::layers::journal::{finish, give_up, is_unfinished, record};
+use crate::commands::layers::journal::{Interrupted, end, finish, give_up, is_unfinished, record};
 use crate::commands::layers::judge::Judge;
 
 type Tested<T> = std::io::Result<T>;
@@ -115,6 +115,10 @@ impl Fixture {
 
     fn finish(&self) -> Result<Finished, Stopped> {
         finish(&self.layer, &self.upper, &self.host, self.owner)
+    }
+
+    fn end(&self) -> Result<Interrupted, Stopped> {
+        end(&self.layer, &self.upper, &self.host, self.owner)
     }
 
     /// Stages all changes and writes the journal, as an apply that is killed then.

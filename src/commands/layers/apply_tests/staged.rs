@@ -123,6 +123,7 @@ fn a_directory_of_the_layer_that_its_owner_cannot_write_to_does_not_stop_an_appl
     let closed_to = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode));
     for (mode, is_held) in [(0o500, false), (0o500, true), (0o100, false), (0o000, true)] {
         let mut fixture = Fixture::new()?;
+        as_user(&mut fixture, |_| ())?;
         let mut changes = fixture.changes()?;
         // A file that an apply does not take, so that its directory stays in the layer.
         changes.retain(|change| !is_held || change.path != b"new/deep/file");
