@@ -1,10 +1,10 @@
 //! Extended attributes (xattr(7)): those of users, and access lists.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 
 use super::{Result, errno};
 
@@ -19,6 +19,33 @@ pub fn get<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Opt
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Longest list of the names of a file's attributes (xattr(7)).
+const MAX_NAMES: usize = 64 << 10;
+
+/// Lists the names of the attributes of an open file; an empty list if its filesystem has no attributes.
+///
+/// # Errors
+/// The errno of flistxattr(2), such as E2BIG if the list is longer than the kernel returns.
+pub fn list(file: impl AsFd) -> Result<Vec<CString>> {
+    // Most files have few.
+    let mut few = [0; 256];
+    let mut many = Vec::new();
+    let names = match flistxattr(&file, &mut few[..]).map_err(errno) {
+        Ok(length) => few.get(..length),
+        Err(Errno::ERANGE) => {
+            many.resize(MAX_NAMES, 0);
+            let length = flistxattr(&file, &mut many[..]).map_err(errno)?;
+            many.get(..length)
+        }
+        Err(Errno::EOPNOTSUPP) => None,
+        Err(errno) => return Err(errno),
+    };
+    let names = names.unwrap_or_default().split_inclusive(|byte| *byte == 0);
+    names
+        .map(|name| Ok(CStr::from_bytes_with_nul(name).map_err(|_| Errno::EINVAL)?.to_owned()))
+        .collect()
 }
 
 /// Sets an attribute of an open file.
