@@ -1,7 +1,7 @@
 //! A layer: the directory that it belongs to, and what a start or a review does with it.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -44,7 +44,12 @@ const SECONDS_PER_DAY: i64 = 86_400;
 /// Maximum depth of directories that are looked at for the last change: two descriptors for each.
 const MAX_DEPTH: u16 = 128;
 /// An attribute that overlayfs sets on files of a layer.
-const ATTRIBUTE: &std::ffi::CStr = c"user.overlay.cofferdam";
+const ATTRIBUTE: &CStr = c"user.overlay.cofferdam";
+
+/// Start of the names of all attributes that overlayfs sets, and of those that it stores for a cell which
+/// sets one of such a name.
+const OVERLAYS: &[u8] = b"user.overlay.";
+const ESCAPED: &[u8] = b"user.overlay.overlay.";
 
 /// What a layer belongs to, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,8 +246,10 @@ impl Layer {
             return Err(Errno::ENOTDIR.into());
         }
         // The kernel mounts an overlay without attributes too, in which removing a directory and
-        // renaming one fail.
-        xattr::try_one(&upper, ATTRIBUTE)?;
+        // renaming one fail. Cells may have filled the room for attributes of the top itself.
+        let work = openat(&self.directory, WORK, DIRECTORY, Mode::empty())?;
+        xattr::try_one(&work, ATTRIBUTE)?;
+        remove_foreign_attributes(&upper)?;
         let guards = guards.iter().map(|name| String::from_utf8_lossy(name).into_owned());
         let guards: BTreeSet<String> = guards.collect();
         if !is_empty(&upper)? {
@@ -289,6 +296,20 @@ impl Layer {
         remove_file(&self.directory, LOCK)?;
         unlinkat(&layers, self.id.as_str(), UnlinkatFlags::RemoveDir)
     }
+}
+
+/// Removes the attributes and access lists that cells have set on the top of a layer: they could leave no
+/// room for those of overlayfs.
+fn remove_foreign_attributes(upper: &OwnedFd) -> Result<(), Errno> {
+    let is_foreign = |name: &CStr| {
+        let name = name.to_bytes();
+        let is_overlays = name.starts_with(OVERLAYS) && !name.starts_with(ESCAPED);
+        (name.starts_with(b"user.") && !is_overlays) || name.starts_with(b"system.posix_acl_")
+    };
+    for name in xattr::list(upper)?.iter().filter(|name| is_foreign(name)) {
+        xattr::remove(upper, name)?;
+    }
+    Ok(())
 }
 
 pub(super) fn read_base(directory: &OwnedFd) -> Result<Base, Errno> {
@@ -402,6 +423,32 @@ mod tests {
         let lock = File::options().write(true).open(root.join("project-1/lock"))?;
         lock.set_modified(tomorrow)?;
         assert!(!is_unused(0)?);
+        Ok(())
+    }
+
+    #[test]
+    fn attributes_of_the_top_that_fill_its_room_stop_no_start() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        let root = root.path();
+        make(root)?;
+        let mut layer = open(root)?;
+        let host = fstat(&OwnedFd::from(File::open(root.join("project"))?))?;
+        let upper = layer.upper()?;
+        xattr::set(&upper, c"user.overlay.opaque", b"y")?;
+        xattr::set(&upper, c"user.overlay.overlay.opaque", b"y")?;
+        // As much as the filesystem takes, and at most a few blocks.
+        for number in 0..64 {
+            let name = std::ffi::CString::new(format!("user.f{number}"))?;
+            if [3_000, 300, 30, 1]
+                .iter()
+                .all(|size| xattr::set(&upper, &name, &vec![0; *size]).is_err())
+            {
+                break;
+            }
+        }
+        assert!(xattr::list(&upper)?.len() > 2);
+        assert_eq!(layer.make_ready(&host, &[]), Ok(()));
+        assert_eq!(xattr::list(&upper)?, [c"user.overlay.opaque".to_owned()]);
         Ok(())
     }
 
