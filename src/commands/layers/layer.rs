@@ -197,6 +197,14 @@ impl Layer {
         self.lock.is_none() && opened.is_ok_and(is_locked)
     }
 
+    /// Returns what no two starts with the layer have in common: each makes the work directory of the
+    /// overlay, and no review changes it.
+    pub(crate) fn last_start(&self) -> Result<Vec<u8>, Errno> {
+        let work = look(&self.directory, &c_path(WORK.as_ref())?)?;
+        let work = work.map(|work| (work.inode, work.changed));
+        serde_json::to_vec(&work).map_err(|_| Errno::EINVAL)
+    }
+
     /// Ends an apply that was interrupted, and prints how far it came: what it has written stays on the
     /// host, and the rest stays in the layer, to be judged again.
     ///

@@ -1,17 +1,44 @@
 //! A digest of a list of changes: with it, a person applies what the list has shown or nothing.
+//!
+//! Contents are represented by the times that the kernel sets. While a program can write to a file
+//! through a mapping of it (mmap(2)), its contents change without another time, on tmpfs always. So there
+//! is a digest only of a layer that no cell used since before it was listed, and each start changes it.
 
 use sha2::{Digest, Sha256};
 
 use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::files::Seen;
+use crate::commands::layers::layer::Layer;
 
 /// Bytes of the digest that are shown.
 const BYTES: usize = 12;
 
-/// Returns the digest of a list. Contents are represented by identity, size and the time of the last
-/// change, which the kernel sets.
-pub(crate) fn of(changes: &[Change]) -> String {
+/// A layer before it is listed.
+pub(crate) struct Unlisted {
+    /// The last start that used it; `None` if it is in use, or an apply of it was interrupted.
+    last_start: Option<Vec<u8>>,
+}
+
+impl Unlisted {
+    /// Looks at a layer that is about to be listed.
+    pub(crate) fn of(layer: &Layer) -> Self {
+        // Before the question whether the layer is in use: a start that begins after that has another one.
+        let last_start = layer.last_start().ok();
+        let is_quiet = !layer.is_in_use() && !layer.is_unfinished();
+        Self { last_start: last_start.filter(|_| is_quiet) }
+    }
+
+    /// Returns the digest of a list; `None` if the files may change without a sign.
+    pub(crate) fn digest(&self, changes: &[Change]) -> Option<String> {
+        self.last_start.as_ref().map(|last_start| of(last_start, changes))
+    }
+}
+
+fn of(last_start: &[u8], changes: &[Change]) -> String {
     let mut digest = Sha256::new();
+    let length = u64::try_from(last_start.len()).unwrap_or(u64::MAX);
+    digest.update(length.to_le_bytes());
+    digest.update(last_start);
     for change in changes {
         let length = u64::try_from(change.path.len()).unwrap_or(u64::MAX);
         digest.update(length.to_le_bytes());
@@ -81,9 +108,11 @@ mod tests {
             is_conflict: false,
             is_movable: true,
         };
-        let first = of(std::slice::from_ref(&change));
+        let digest = |changes: &[Change]| of(b"start", changes);
+        let first = digest(std::slice::from_ref(&change));
         assert_eq!(first.len(), 24);
-        assert_eq!(first, of(std::slice::from_ref(&change)));
+        assert_eq!(first, digest(std::slice::from_ref(&change)));
+        assert_ne!(first, of(b"another", std::slice::from_ref(&change)));
         let others = [
             Change { path: b"b".to_vec(), ..change.clone() },
             Change { act: Act::Add, ..change.clone() },
@@ -98,8 +127,8 @@ mod tests {
             Change { old: Some(Seen { owner: (8, 0), ..seen }), ..change.clone() },
         ];
         for other in others {
-            assert_ne!(of(std::slice::from_ref(&other)), first, "{other:?}");
+            assert_ne!(digest(std::slice::from_ref(&other)), first, "{other:?}");
         }
-        assert_ne!(of(&[change.clone(), change]), first);
+        assert_ne!(digest(&[change.clone(), change]), first);
     }
 }

@@ -30,6 +30,7 @@ use crate::commands::layers::layer::{self, Layer};
 use crate::commands::layers::staging_directory;
 use crate::commands::layers::store;
 use crate::commands::settings;
+use digest::Unlisted;
 use model::job::Access;
 use model::outcome::in_words;
 use supervisor::{FileId, Granted, protect};
@@ -128,10 +129,11 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
             .map_err(|why| failed("an interrupted apply cannot be ended", why))?;
     }
     let Some(paths) = &typed.apply else {
+        let unlisted = Unlisted::of(&layer);
         let listed = listed(&layer, &judge, &[]).map_err(not_listed)?;
         match typed.diff {
             true => diff::print(&layer, &host, &listed, &output)?,
-            false => output.list(&layer, &listed)?,
+            false => output.list(&layer, &listed, unlisted.digest(&listed).as_deref())?,
         }
         return Ok(if listed.is_empty() { 0 } else { LEFT });
     };
@@ -147,6 +149,7 @@ fn apply_at(
     output: &print::Output,
 ) -> Result<u8, CliError> {
     let paths: Vec<&[u8]> = paths.iter().map(|path| trimmed(path)).collect();
+    let unlisted = Unlisted::of(&layer);
     // Paths to which the list is limited, if all of it is too long.
     let mut only: &[&[u8]] = &[];
     let mut list = listed(&layer, judge, only);
@@ -156,10 +159,11 @@ fn apply_at(
     }
     let list = list.map_err(not_listed)?;
     if let Some(seen) = only_if {
-        let now = digest::of(&list);
-        if seen != now {
+        let now = unlisted.digest(&list);
+        if now.as_deref() != Some(seen) {
+            let now = now.map_or(String::new(), |now| format!("; its digest is {now} now"));
             return Err(CliError::new("review: nothing was applied: the list has changed")
-                .with_hint(format!("look at it again; its digest is {now} now")));
+                .with_hint(format!("look at it again{now}")));
         }
     }
     let chosen = chosen(&list, &paths)?;
@@ -185,7 +189,9 @@ fn rows(layer: &Layer, config: Option<&Path>) -> Result<Value, CliError> {
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }
-    command.args(["review", "--json", "--layer", &layer.id]).arg(layer.base.path());
+    command
+        .args(["review", "--json", "--layer", &layer.id])
+        .arg(layer.base.path());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| failed(in_words(&error).to_string()))?;
     serde_json::from_slice(&output.stdout).map_err(|_| failed("see the lines above".to_owned()))
@@ -367,7 +373,9 @@ fn not_applied(why: Failed) -> CliError {
             failed("nothing was applied", errno).with_hint(hint)
         }
         Failed::During(stopped) => failed("some changes may not have been applied", stopped)
-            .with_hint("the next `cofferdam review --apply` judges what is left again, and writes it"),
+            .with_hint(
+                "the next `cofferdam review --apply` judges what is left again, and writes it",
+            ),
     }
 }
 

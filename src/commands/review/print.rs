@@ -4,7 +4,6 @@ use std::io::IsTerminal;
 
 use serde_json::{Value, json};
 
-use super::digest;
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{acts, plain, pretty};
 use crate::commands::layers::change::{Act, Change, Kind};
@@ -31,19 +30,34 @@ impl Output {
         Self { json, colour: Colour::of_output(), is_terminal }
     }
 
-    /// Prints the changes of a layer.
-    pub(super) fn list(&self, layer: &Layer, changes: &[Change]) -> Result<(), CliError> {
+    /// Prints the changes of a layer, with their digest if there is one.
+    pub(super) fn list(
+        &self,
+        layer: &Layer,
+        changes: &[Change],
+        digest: Option<&str>,
+    ) -> Result<(), CliError> {
+        let is_in_use = layer.is_in_use();
+        let is_interrupted = is_interrupted(layer);
         if self.json {
             return print_out(&pretty(&json!({
                 "layer": layer.id,
                 "directory": layer.base.path().to_string_lossy(),
-                "in_use": layer.is_in_use(),
-                "digest": digest::of(changes),
+                "in_use": is_in_use,
+                "interrupted_apply": is_interrupted,
+                "digest": digest,
                 "changes": changes.iter().map(row_json).collect::<Vec<Value>>(),
             }))?);
         }
         let directory = plain(&layer.base.path().display().to_string());
-        let used = if layer.is_in_use() { " (in use)" } else { "" };
+        let used = if is_in_use { " (in use)" } else { "" };
+        if is_interrupted {
+            eprintln!(
+                "cofferdam: an apply of the layer {} was interrupted: some of its changes may be on the host; \
+                 --apply judges the rest again and writes it, --discard leaves the rest out",
+                layer.id
+            );
+        }
         if changes.is_empty() {
             eprintln!("cofferdam: the layer {}{used} has no changes to {directory}", layer.id);
             return Ok(());
@@ -51,15 +65,20 @@ impl Output {
         eprintln!("cofferdam: changes to {directory} in the layer {}{used}", layer.id);
         print_out(&self.rows(changes))?;
         let count = changes.iter().filter(|change| change.is_applicable()).count();
+        let not_changed = if is_interrupted { "" } else { "the host has not changed; " };
         eprintln!(
-            "cofferdam: the host has not changed; --apply writes {count} of {} changes, --diff shows them, --discard \
-             removes them",
+            "cofferdam: {not_changed}--apply writes {count} of {} changes, --diff shows them, --discard removes them",
             changes.len()
         );
-        eprintln!(
-            "cofferdam: `--apply --if {}` does so only if the list is still this one",
-            digest::of(changes)
-        );
+        match digest {
+            Some(digest) => eprintln!(
+                "cofferdam: `--apply --if {digest}` does so only if the list is still this one"
+            ),
+            None if is_in_use => eprintln!(
+                "cofferdam: `--apply --if DIGEST` needs a list of the layer when no cell uses it"
+            ),
+            None => {}
+        }
         Ok(())
     }
 
@@ -101,6 +120,7 @@ impl Output {
                     "directory": layer.base.path().to_string_lossy(),
                     "has_changes": has_changes,
                     "in_use": layer.is_in_use(),
+                    "interrupted_apply": is_interrupted(layer),
                 })
             };
             let rows: Vec<Value> = layers.iter().map(row).collect();
@@ -110,7 +130,11 @@ impl Output {
         for (layer, has_changes) in layers {
             let directory = plain(&layer.base.path().display().to_string());
             let state = if *has_changes { "changes" } else { "no changes" };
-            let used = if layer.is_in_use() { ", in use" } else { "" };
+            let used = match (layer.is_in_use(), is_interrupted(layer)) {
+                (true, _) => ", in use",
+                (false, true) => ", an apply was interrupted",
+                (false, false) => "",
+            };
             lines.push_str(&format!("{}  {directory}  {state}{used}\n", layer.id));
         }
         print_out(&lines)
@@ -146,6 +170,11 @@ impl Output {
             }
         }
     }
+}
+
+/// Returns true if an apply of a layer was interrupted, and none is running.
+fn is_interrupted(layer: &Layer) -> bool {
+    !layer.is_in_use() && layer.is_unfinished()
 }
 
 /// Files by which a build or a test of the project runs what is in it.
