@@ -5,7 +5,7 @@
 //! make neither by themselves.
 
 use std::collections::BTreeSet;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
@@ -16,7 +16,7 @@ use super::change::{Act, Change, Kind, link};
 use super::entries::{
     MAX_NAMES, has_origin, is_opaque, is_same, may_be_moved, open_readable, sorted,
 };
-use super::files::{Seen, Stamp, is_whiteout, look, open_file, split};
+use super::files::{Seen, Stamp, c_name, is_whiteout, look, open_file, split};
 use super::judge::{Held, Judge};
 use super::links;
 use super::repository::{becomes_repository, has_head, is_repository};
@@ -92,12 +92,16 @@ impl Walk<'_> {
         host: Option<&OwnedFd>,
         mut place: Place,
     ) -> Result<(), Errno> {
-        let names = sorted(upper)?;
         let mut is_headed = false;
         if let Some(host) = host {
             is_headed = has_head(host)?;
             place.folds = may_fold(host)?;
         }
+        let names = match place.folds {
+            // Another spelling of a name counts too.
+            true => sorted(upper)?,
+            false => self.names(upper)?,
+        };
         let doubled = match (place.folds, host) {
             (true, Some(host)) => {
                 let is_there = |name: &CStr| look(host, name).map(|seen| seen.is_some());
@@ -112,11 +116,35 @@ impl Walk<'_> {
             self.below(name.as_bytes(), |walk| walk.entry(upper, host, name, is_headed, place))?;
         }
         if let Some(host) = host.filter(|_| place.is_opaque) {
-            for name in sorted(host)?.iter().filter(|name| names.binary_search(name).is_err()) {
+            for name in self.names(host)?.iter().filter(|name| names.binary_search(name).is_err()) {
                 self.below(name.as_bytes(), |walk| walk.removed(host, name, is_headed, place))?;
             }
         }
         Ok(())
+    }
+
+    /// Returns the names of the directory at the present path that the list may include, in order. On the
+    /// way to the paths of a limited list only their names are looked up, however many others there are.
+    fn names(&self, directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
+        let is_whole =
+            |only: &&[u8]| only.is_empty() || self.path == *only || is_below(&self.path, only);
+        if self.only.is_empty() || self.only.iter().any(is_whole) {
+            return sorted(directory);
+        }
+        let mut names = BTreeSet::new();
+        for only in self.only {
+            let rest = match self.path.is_empty() {
+                true => Some(*only),
+                false if is_below(only, &self.path) => only.get(self.path.len() + 1..),
+                false => None,
+            };
+            let Some(rest) = rest else { continue };
+            let name = c_name(rest.split(|byte| *byte == b'/').next().unwrap_or_default())?;
+            if look(directory, &name)?.is_some() {
+                names.insert(name);
+            }
+        }
+        Ok(names.into_iter().collect())
     }
 
     /// Calls a function with the path extended by a name, if the list includes that.
@@ -335,7 +363,7 @@ impl Walk<'_> {
         }
         place.folds = may_fold(&inner)?;
         let is_headed = has_head(&inner)?;
-        for name in sorted(&inner)? {
+        for name in self.names(&inner)? {
             self.below(name.to_bytes(), |walk| walk.removed(&inner, &name, is_headed, place))?;
         }
         Ok(None)

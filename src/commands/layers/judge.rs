@@ -125,6 +125,19 @@ impl Judge {
         &self.links
     }
 
+    /// Returns the directories of repositories that the host has, as paths below the directory, and the
+    /// one at the top.
+    pub(crate) fn repositories(&self) -> Vec<Vec<u8>> {
+        let mut found = BTreeSet::from([GIT.as_bytes().to_vec()]);
+        for path in self.guarded.iter().map(|path| path.as_os_str().as_bytes()) {
+            let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            let ends = ends.map(|(at, _)| at).chain([path.len()]);
+            let mut parts = ends.filter_map(|end| path.get(..end));
+            found.extend(parts.find(|part| names::may_be(split(part).1, GIT)).map(<[u8]>::to_vec));
+        }
+        found.into_iter().collect()
+    }
+
     /// Judges a file at a path. `has_head` is true if its directory on the host has a `HEAD`, with
     /// which other names would make it a repository.
     pub(crate) fn name(&self, path: &[u8], seen: &Seen, has_head: bool) -> Option<Held> {
@@ -295,6 +308,14 @@ mod tests {
         {
             assert_eq!(name(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn repositories_of_the_host_are_found_by_what_is_guarded_in_them() {
+        let guarded = ["sub/.git/hooks", "sub/.git/config", "a/.git", "tools/check"];
+        let judge = Judge { guarded: guarded.map(PathBuf::from).into(), ..Judge::default() };
+        let expected = [&b".git"[..], b"a/.git", b"sub/.git"].map(<[u8]>::to_vec);
+        assert_eq!(judge.repositories(), expected);
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub struct ReviewArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// If the list is too long, list the repositories of the directory alone
+    #[arg(long, hide = true, requires = "json")]
+    repositories: bool,
 }
 
 /// Runs the command.
@@ -130,7 +133,11 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     }
     let Some(paths) = &typed.apply else {
         let unlisted = Unlisted::of(&layer);
-        let listed = listed(&layer, &judge, &[]).map_err(not_listed)?;
+        let mut list = listed(&layer, &judge, &[]);
+        if list == Err(Errno::EFBIG) && typed.repositories {
+            list = listed_at(&layer, &judge, &judge.repositories());
+        }
+        let listed = list.map_err(not_listed)?;
         match typed.diff {
             true => diff::print(&layer, &host, &listed, &output)?,
             false => output.list(&layer, &listed, unlisted.digest(&listed).as_deref())?,
@@ -190,7 +197,7 @@ fn rows(layer: &Layer, config: Option<&Path>) -> Result<Value, CliError> {
         command.arg("--config").arg(config);
     }
     command
-        .args(["review", "--json", "--layer", &layer.id])
+        .args(["review", "--json", "--repositories", "--layer", &layer.id])
         .arg(layer.base.path());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| failed(in_words(&error).to_string()))?;
@@ -301,6 +308,12 @@ fn listed(layer: &Layer, judge: &Judge, only: &[&[u8]]) -> Result<Vec<Change>, E
         result = attempt();
     }
     result
+}
+
+/// Lists the changes at paths of the host.
+fn listed_at(layer: &Layer, judge: &Judge, paths: &[Vec<u8>]) -> Result<Vec<Change>, Errno> {
+    let only: Vec<&[u8]> = paths.iter().map(Vec::as_slice).collect();
+    listed(layer, judge, &only)
 }
 
 fn not_listed(errno: Errno) -> CliError {

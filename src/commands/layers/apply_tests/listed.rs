@@ -100,3 +100,21 @@ fn what_cannot_be_applied_alone_is_held_back_together() -> Tested<()> {
     assert!(matches!(of("held/.envrc").as_slice(), [Some(Held::Obeyed(_))]));
     Ok(())
 }
+
+#[test]
+fn paths_are_listed_next_to_more_names_than_a_list_has() -> Tested<()> {
+    let fixture = Fixture::new()?;
+    for number in 0..=changes::MAX_CHANGES + 1 {
+        File::create(fixture.path("upper").join(format!("n{number}")))?;
+    }
+    let whole = fixture.changes().err().and_then(|error| error.raw_os_error());
+    assert_eq!(whole, Some(libc::EFBIG), "the control");
+    let paths: [&[u8]; 4] = [b"new/deep", b"old/deep/b", b"changed", b"n7"];
+    let listed = fixture.changes_at(&paths)?;
+    let listed: Vec<&[u8]> = listed.iter().map(|change| change.path.as_slice()).collect();
+    let expected: [&[u8]; 7] =
+        [b"changed", b"n7", b"new", b"new/deep", b"new/deep/file", b"old/deep/b", b"old/deep"];
+    let around: &[u8] = b"old";
+    assert_eq!(listed, expected.into_iter().chain([around]).collect::<Vec<_>>());
+    Ok(())
+}
