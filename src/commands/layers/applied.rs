@@ -57,6 +57,11 @@ impl AppliedFiles {
         links.map(|(path, _)| decoded(path))
     }
 
+    /// Returns true if a file or directory at this path was applied, and not removed by a later apply.
+    pub(crate) fn knew(&self, path: &[u8]) -> bool {
+        !self.0.is_empty() && self.0.contains_key(&encoded(path))
+    }
+
     /// Returns true if the file is at this path as it was applied.
     pub(crate) fn has(&self, path: &[u8], seen: &Seen) -> bool {
         if self.0.is_empty() {
@@ -76,6 +81,10 @@ pub(super) fn note(layer: &OwnedFd, host: &OwnedFd, done: &[&Step]) -> Result<()
     let mut applied = AppliedFiles::read(layer)?;
     for step in done {
         let path = step.path();
+        if matches!(step.act, Act::RemoveFile | Act::RemoveDirectory) {
+            applied.0.remove(&step.path);
+            continue;
+        }
         let (directory, name) = split(&path);
         let Ok(parent) = open_directory(host, directory) else { continue };
         let there = look(&parent, &c_name(name)?)?;

@@ -9,14 +9,15 @@ use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::sys::stat::fstat;
+use nix::fcntl::openat;
+use nix::sys::stat::{Mode, fstat};
 
 use super::applied::AppliedFiles;
 use super::change::{Act, Change, Kind, link};
 use super::entries::{
     MAX_NAMES, has_origin, is_opaque, is_same, may_be_moved, open_readable, sorted,
 };
-use super::files::{Seen, Stamp, c_name, is_whiteout, look, open_file, split};
+use super::files::{DIRECTORY, Seen, Stamp, c_name, is_whiteout, look, open_file, split};
 use super::judge::{Held, Judge};
 use super::links;
 use super::repository::{becomes_repository, has_head, is_repository};
@@ -212,7 +213,7 @@ impl Walk<'_> {
                 return self.added(upper, name, new, place);
             }
             (_, None) => {
-                let was_there = kind == Kind::File && self.may_be_removed(upper, host, name)?;
+                let was_there = self.may_be_removed(upper, host, name, &new)?;
                 let is_conflict = place.is_conflict || was_there;
                 return self.added(upper, name, new, Place { is_conflict, ..place });
             }
@@ -388,12 +389,14 @@ impl Walk<'_> {
         place.depth > MAX_DEPTH || self.path.len() > MAX_PATH_BYTES
     }
 
-    /// Returns true if a file began as one of the host, and the host may have removed that since.
+    /// Returns true if a file, directory or link may have begun as one of the host that the host has removed
+    /// since.
     fn may_be_removed(
         &self,
         upper: &OwnedFd,
         host: Option<&OwnedFd>,
         name: &CStr,
+        new: &Seen,
     ) -> Result<bool, Errno> {
         let Some(host) = host else { return Ok(false) };
         let directory = Seen::from(&fstat(host)?);
@@ -401,8 +404,18 @@ impl Walk<'_> {
         if !directory.changed.may_be_since(self.since) || self.applied.has(path, &directory) {
             return Ok(false);
         }
-        match open_file(upper, name) {
-            Ok(file) => has_origin(&file),
+        let opened = match Kind::of(new) {
+            Kind::File => open_file(upper, name),
+            // Cells cannot move one that began as the host's.
+            Kind::Directory => openat(upper, name, DIRECTORY, Mode::empty()),
+            // It has no attributes. A copy of the host's has the time that the host's had.
+            Kind::Link => return Ok(!new.modified.may_be_since(self.since)),
+            Kind::Other => return Ok(false),
+        };
+        match opened {
+            Ok(file) => {
+                Ok(has_origin(&file)? || (new.is(libc::S_IFDIR) && self.applied.knew(&self.path)))
+            }
             Err(Errno::EACCES | Errno::EPERM) => Ok(true),
             Err(errno) => Err(errno),
         }
