@@ -504,10 +504,12 @@ fn owners(caller: &Caller) -> Check {
 fn flagged(caller: &Caller) -> Check {
     let path =
         project(caller, "project", "echo a > Makefile; echo a > src.c; echo b > Cargo.toml")?;
-    let script = "mkdir sub .cargo; for f in Makefile src.c sub/package.json .cargo/config.toml sub/makefile.c; do \
+    let script = "mkdir sub .cargo; for f in Makefile src.c sub/package.json .cargo/config.toml sub/makefile.c \
+        gradlew .mvn/extensions.xml compose.yaml; do mkdir -p .mvn; \
         echo more >> $f; done; rm Cargo.toml";
     equal("in the cell", in_layer(caller, &path, script)?.code, 0)?;
-    let list = "A .cargo/\nA .cargo/config.toml  [build file]\nD Cargo.toml\nM Makefile  [build file]\nM src.c\n\
+    let list = "A .cargo/\nA .cargo/config.toml  [build file]\nA .mvn/\nA .mvn/extensions.xml  [build file]\n\
+        D Cargo.toml\nM Makefile  [build file]\nA compose.yaml  [build file]\nA gradlew  [build file]\nM src.c\n\
         A sub/\nA sub/makefile.c\nA sub/package.json  [build file]";
     equal("the list", reviewed(caller, &[&path])?, (1, list.to_owned()))
 }

@@ -3,7 +3,7 @@
 
 /// Names that editors, shells, agents and version control run or obey in any directory, each with
 /// the reason why it is guarded.
-pub const OBEYED: [(&str, &str); 47] = [
+pub const OBEYED: [(&str, &str); 58] = [
     (".envrc", "direnv runs it as a shell script, once allowed"),
     (".vscode", "Visual Studio Code runs its tasks and takes paths of programs from its settings"),
     (".idea", "JetBrains' editors run its run configurations and file watchers"),
@@ -51,6 +51,17 @@ pub const OBEYED: [(&str, &str); 47] = [
     (".tabnine", "Tabnine starts the servers of its mcp_servers.json"),
     (".pi", "pi loads its extensions"),
     (".repo", "repo runs the program in it"),
+    ("mise.toml", "mise runs its hooks and sets its variables, once trusted"),
+    (".mise.toml", "mise runs its hooks and sets its variables, once trusted"),
+    ("mise.local.toml", "mise runs its hooks and sets its variables, once trusted"),
+    (".mise.local.toml", "mise runs its hooks and sets its variables, once trusted"),
+    (".mise", "mise runs the hooks of its configuration, once trusted"),
+    (".Rprofile", "R runs it at its start"),
+    (".ghci", "GHCi runs its commands at its start"),
+    (".irbrc", "irb runs it at its start"),
+    (".pryrc", "pry runs it at its start"),
+    (".pdbrc", "Python's debugger runs its commands at its start"),
+    (".octaverc", "Octave runs it at its start"),
 ];
 /// Directories in which agents run hooks, but which are otherwise used in daily work: only
 /// [`HOOKS`] in them is guarded. They can only be made as directories, and by their exact name.
@@ -261,7 +272,7 @@ pub fn is_one_of(words: &[Vec<u8>], name: &[u8]) -> bool {
 /// Returns true for most unguarded names, judging by the first letter. Short names have a tilde,
 /// and names that do not begin with an ASCII letter or digit must be folded first.
 fn is_plain(name: &[u8]) -> bool {
-    const FIRST_LETTERS: [u8; 9] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l', b'g'];
+    const FIRST_LETTERS: [u8; 10] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l', b'g', b'm'];
     name.first().is_some_and(|first| {
         first.is_ascii_alphanumeric() && !FIRST_LETTERS.contains(&first.to_ascii_lowercase())
     }) && !name.contains(&b'~')

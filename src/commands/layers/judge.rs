@@ -17,6 +17,10 @@ use supervisor::protect::GuardedPaths;
 
 /// Start of names that belong to cofferdam.
 const RESERVED: &[u8] = b".cofferdam";
+/// The directory of mise's configuration, and the one around it, which has that of other programs too.
+const MISE: &str = "mise";
+const CONFIG: &str = ".config";
+const MISE_CONFIG: &str = "mise runs the hooks of its configuration, once trusted";
 const HOOKS_OF_AGENTS: &str = "agents run the hooks in it";
 
 /// Why a change is not applied.
@@ -142,7 +146,11 @@ impl Judge {
     /// which other names would make it a repository.
     pub(crate) fn name(&self, path: &[u8], seen: &Seen, has_head: bool) -> Option<Held> {
         let (_, name) = split(path);
-        self.name_of(path, name, has_head).or_else(|| holder(name, seen.is(libc::S_IFDIR)))
+        let is_directory = seen.is(libc::S_IFDIR);
+        let judged = self.name_of(path, name, has_head).or_else(|| holder(name, is_directory));
+        // What it leads to would not be judged as what is in it.
+        let leads_on = !is_directory && names::may_be(name, CONFIG);
+        judged.or(leads_on.then_some(Held::Obeyed(MISE_CONFIG)))
     }
 
     /// Judges a part of the way of a link, whatever is there.
@@ -175,6 +183,10 @@ impl Judge {
         }
         if names::may_be(name, HOOKS) && names::has_obeyed_below(&self.base, path) {
             return Some(Held::Obeyed(HOOKS_OF_AGENTS));
+        }
+        let (parent, _) = split(path);
+        if names::may_be(name, MISE) && names::may_be(split(parent).1, CONFIG) {
+            return Some(Held::Obeyed(MISE_CONFIG));
         }
         if names::is_one_of(&self.also, name) {
             return Some(Held::Operators);
@@ -306,6 +318,17 @@ mod tests {
         assert_eq!(name(".Cofferdam-x"), Some(Held::Reserved));
         for path in ["src/main.rs", "tools", "tools/other", "config", "hooks", ".github/workflows"]
         {
+            assert_eq!(name(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_of_mise_is_held_back_in_its_directory_alone() {
+        let obeyed = Some(Held::Obeyed(MISE_CONFIG));
+        assert_eq!(name(".config/mise"), obeyed);
+        assert_eq!(name("a/.Config/MISE"), obeyed);
+        assert_eq!(held(".config", libc::S_IFLNK), obeyed);
+        for path in [".config", ".config/other", "mise", "config/mise"] {
             assert_eq!(name(path), None, "{path}");
         }
     }

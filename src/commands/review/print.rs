@@ -178,7 +178,7 @@ fn is_interrupted(layer: &Layer) -> bool {
 }
 
 /// Files by which a build or a test of the project runs what is in it.
-const BUILD_FILES: [&str; 32] = [
+const BUILD_FILES: [&str; 55] = [
     "Makefile",
     "GNUmakefile",
     "Justfile",
@@ -211,12 +211,37 @@ const BUILD_FILES: [&str; 32] = [
     "build.zig",
     "Dockerfile",
     ".pre-commit-config.yaml",
+    "Taskfile.yaml",
+    "Makefile.am",
+    ".bazelrc",
+    "build.sbt",
+    "rust-toolchain",
+    "rust-toolchain.toml",
+    ".npmrc",
+    ".yarnrc.yml",
+    "gradlew",
+    "mvnw",
+    "settings.gradle",
+    "settings.gradle.kts",
+    "flake.nix",
+    "shell.nix",
+    "default.nix",
+    "docker-compose.yml",
+    "docker-compose.yaml",
+    "compose.yml",
+    "compose.yaml",
+    "Vagrantfile",
+    "lefthook.yml",
+    "lefthook.yaml",
+    ".overcommit.yml",
 ];
 
 /// Returns true if a path is that of a file by which a build runs programs.
 fn builds(path: &[u8]) -> bool {
-    let in_cargo = path.ends_with(b".cargo/config.toml") || path.ends_with(b".cargo/config");
-    in_cargo || BUILD_FILES.iter().any(|name| names::may_be(split(path).1, name))
+    let ends =
+        [&b".cargo/config.toml"[..], b".cargo/config", b".mvn/extensions.xml", b".mvn/jvm.config"];
+    ends.iter().any(|end| path.ends_with(end))
+        || BUILD_FILES.iter().any(|name| names::may_be(split(path).1, name))
 }
 
 /// Returns what a reader should look at in a change that is applied.
