@@ -7,6 +7,7 @@ mod git_identity;
 mod granted_sockets;
 mod layers;
 mod layers_ends;
+mod layers_hostile;
 mod layers_judged;
 mod layers_kept;
 mod layers_served;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             ("granted_sockets", granted_sockets::CLAIMS),
             ("layers", layers::CLAIMS),
             ("layers_ends", layers_ends::CLAIMS),
+            ("layers_hostile", layers_hostile::CLAIMS),
             ("layers_judged", layers_judged::CLAIMS),
             ("layers_kept", layers_kept::CLAIMS),
             ("layers_served", layers_served::CLAIMS),
