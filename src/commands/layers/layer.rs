@@ -440,7 +440,7 @@ mod tests {
         let root = root.path();
         make(root)?;
         let mut layer = open(root)?;
-        let host = fstat(&OwnedFd::from(File::open(root.join("project"))?))?;
+        let host = fstat(OwnedFd::from(File::open(root.join("project"))?))?;
         let upper = layer.upper()?;
         xattr::set(&upper, c"user.overlay.opaque", b"y")?;
         xattr::set(&upper, c"user.overlay.overlay.opaque", b"y")?;
