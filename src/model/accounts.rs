@@ -43,6 +43,31 @@ pub fn group(gid: u32) -> Option<String> {
     field("/etc/group", gid, 0)
 }
 
+/// Returns the users in a group, by their accounts and by its list; `None` if the group is not known, or
+/// names a user who is not.
+#[must_use]
+pub fn members(gid: u32) -> Option<Vec<u32>> {
+    let read = |file| Some(String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned());
+    members_of(&read("/etc/passwd")?, &read("/etc/group")?, gid)
+}
+
+fn members_of(users: &str, groups: &str, gid: u32) -> Option<Vec<u32>> {
+    let listed = field_of(groups, gid, 3)?;
+    let account = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?.to_owned();
+        let uid = fields.nth(1)?.parse::<u32>().ok()?;
+        Some((name, uid, fields.next()?.parse::<u32>().ok()?))
+    };
+    let accounts: Vec<_> = users.lines().filter_map(account).collect();
+    let own = accounts.iter().filter(|(_, _, group)| *group == gid).map(|(_, uid, _)| Some(*uid));
+    let named = listed.split(',').filter(|name| !name.is_empty()).map(|name| {
+        let found = accounts.iter().find(|(known, ..)| known == name);
+        found.map(|(_, uid, _)| *uid)
+    });
+    own.chain(named).collect()
+}
+
 /// Returns a field of the line with this id (passwd(5), group(5)).
 fn field(file: &str, id: u32, number: usize) -> Option<String> {
     // The file may hold names in any encoding.
@@ -66,6 +91,17 @@ mod tests {
         assert_eq!(field_of(table, 1, 5).as_deref(), Some("/home/one"));
         assert_eq!(field_of(table, 10, 5).as_deref(), Some("/home/ten"));
         assert_eq!(field_of(table, 0, 0), None);
+    }
+
+    #[test]
+    fn members_of_a_group_are_those_with_it_and_those_that_it_lists() {
+        let users = "a:x:1:10::/:\nb:x:2:20::/:\nc:x:3:10::/:\n";
+        let groups = "ten:x:10:b\ntwenty:x:20:\nodd:x:30:a,unknown\n";
+        let members = |gid| members_of(users, groups, gid);
+        assert_eq!(members(10), Some(vec![1, 3, 2]));
+        assert_eq!(members(20), Some(vec![2]));
+        assert_eq!(members(30), None);
+        assert_eq!(members(40), None);
     }
 
     #[test]

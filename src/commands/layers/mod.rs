@@ -27,7 +27,7 @@ mod lock;
 pub(crate) mod owner;
 pub(crate) mod records;
 mod repository;
-mod rights;
+pub(crate) mod rights;
 pub(crate) mod size;
 mod spelling;
 pub(crate) mod staging_directory;

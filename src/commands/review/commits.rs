@@ -7,21 +7,20 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, RenameFlags, openat, renameat2};
-use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
+use nix::sys::stat::{Mode, fchmod, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fsync, unlinkat};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::commit_files::remarks;
 use super::operators_git::{Header, OperatorsGit};
-use super::{failed, in_use};
+use super::{failed, in_use, repository_owners};
 use crate::commands::error::{CliError, print_out};
 use crate::commands::format::{plain, shell_word};
 use crate::commands::layers::copy::{Space, copy};
@@ -196,8 +195,8 @@ impl Source<'_> {
             false => self.path.join(&found.top),
         };
         let directory = top.join(".git");
-        if let Err(reason) = check_owners(&directory, &status) {
-            return Ok(Outcome::Left(reason.to_owned()));
+        if let Err(reason) = repository_owners::check(&directory, &held) {
+            return Ok(Outcome::Left(reason));
         }
         let owner = self.layer.base.owner;
         if !owner.has(&status) {
@@ -424,26 +423,6 @@ fn shortened(mut name: String) -> String {
     let end = (0..=MAX_NAME).rev().find(|end| name.is_char_boundary(*end)).unwrap_or_default();
     name.truncate(end);
     format!("{name}-{digest}")
-}
-
-/// Checks that no third user has chosen the configuration of a repository, or can put another one in
-/// its place. Git does not check the owner of a repository that is named with `--git-dir`.
-fn check_owners(directory: &Path, status: &FileStat) -> Result<(), &'static str> {
-    let user = nix::unistd::geteuid();
-    if !user.is_root() {
-        let is_own = status.st_uid == user.as_raw();
-        return if is_own { Ok(()) } else { Err("the repository belongs to another user") };
-    }
-    for directory in directory.ancestors() {
-        let known = std::fs::symlink_metadata(directory)
-            .map_err(|_| "a directory around the repository cannot be looked at")?;
-        let is_trusted = known.uid() == 0 || known.uid() == status.st_uid;
-        let is_open = known.mode() & libc::S_IWOTH != 0 && known.mode() & libc::S_ISVTX == 0;
-        if !is_trusted || is_open || !known.is_dir() {
-            return Err("a directory around the repository is another user's, or open to all");
-        }
-    }
-    Ok(())
 }
 
 /// Returns what the end of the cell says, unless it made a bundle.

@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod digest;
 mod operators_git;
 pub(crate) mod print;
+mod repository_owners;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
