@@ -11,6 +11,7 @@
 #![allow(clippy::as_conversions, reason = "widths of the kernel's ABI; each cast is between them")]
 #![deny(unreachable_pub)]
 
+pub mod apart;
 pub mod bpf;
 pub mod exec;
 pub mod fork;

@@ -205,7 +205,8 @@ impl Source<'_> {
             ));
         }
         let ids = owner.ids();
-        let Some(git) = OperatorsGit::find(&self.path, &directory, ids) else {
+        let room = Space::of(&held);
+        let Some(git) = OperatorsGit::find(&self.path, held, ids) else {
             return Ok(Outcome::Left("there is no git in your PATH".to_owned()));
         };
         let known = match git.lines(&["for-each-ref", "--format=^%(objectname)"]) {
@@ -220,7 +221,7 @@ impl Source<'_> {
             Err(outcome) => return Ok(outcome),
         };
         let size = fstat(&bundle).map_err(|errno| failed("the bundle", errno))?.st_size;
-        let room = Space::of(&held).and_then(|mut space| space.take(size.unsigned_abs()));
+        let room = room.and_then(|mut space| space.take(size.unsigned_abs()));
         if let Err(errno) = room {
             return Ok(Outcome::Left(errno.desc().to_owned()));
         }

@@ -4,11 +4,13 @@
 //! own configuration only: those of the user and of the system are not needed to read a file, and
 //! could name another place for it. No hook runs, no other protocol than `file` is allowed, nothing
 //! is fetched for a submodule or for a missing object, and nothing is written but objects and
-//! references in one directory.
+//! references in one directory. Git runs apart from the operator's session, and finds the repository
+//! by an open descriptor, so that no other one can be put in its place.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,7 @@ use rlimit::Resource;
 use super::commit_files::FileOfCommit;
 use crate::commands::format::plain;
 use model::outcome::in_words;
+use sys::apart::start_apart;
 
 /// Limits of git while it reads what cells made: processor time in seconds, memory and longest file
 /// in bytes.
@@ -66,7 +69,7 @@ const SETTINGS: [&str; 9] = [
 #[derive(Debug)]
 pub(super) struct OperatorsGit {
     program: PathBuf,
-    directory: PathBuf,
+    directory: OwnedFd,
     /// Ids with which git runs if root started this process, those of the repository's owner: its
     /// configuration is the owner's.
     ids: Option<(u32, u32)>,
@@ -74,7 +77,11 @@ pub(super) struct OperatorsGit {
 
 impl OperatorsGit {
     /// Finds git in the operator's PATH, apart from the directory that has the layer.
-    pub(super) fn find(without: &Path, directory: &Path, ids: Option<(u32, u32)>) -> Option<Self> {
+    pub(super) fn find(
+        without: &Path,
+        directory: OwnedFd,
+        ids: Option<(u32, u32)>,
+    ) -> Option<Self> {
         let path = std::env::var_os("PATH")?;
         let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
         let is_program = |path: &PathBuf| {
@@ -84,13 +91,14 @@ impl OperatorsGit {
         let programs = directories.map(|directory| directory.join("git")).filter(is_program);
         let mut programs = programs.filter_map(|program| program.canonicalize().ok());
         let program = programs.find(|program| !program.starts_with(without))?;
-        Some(Self { program, directory: directory.to_owned(), ids })
+        Some(Self { program, directory, ids })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().envs(ENVIRONMENT).current_dir("/").stdin(Stdio::null());
-        command.arg("--git-dir").arg(&self.directory).arg("--no-replace-objects");
+        let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        command.args(["--git-dir", &directory, "--no-replace-objects"]);
         for setting in SETTINGS {
             command.args(["-c", setting]);
         }
@@ -105,6 +113,7 @@ impl OperatorsGit {
         let failed = |error: std::io::Error| in_words(&error).to_string();
         let limits = Lowered::lower(limits)
             .map_err(|error| format!("its limits cannot be set: {}", in_words(&error)))?;
+        start_apart(&mut command, self.directory.as_fd());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         drop(limits);
         let mut child = child.map_err(failed)?;
@@ -347,23 +356,53 @@ mod tests {
 
     #[test]
     fn the_output_of_git_has_a_bound() -> std::io::Result<()> {
-        let directory = tempfile::tempdir()?;
-        let program = directory.path().join("git");
         for (script, expected) in [
             ("echo a; echo b", Ok(vec!["a".to_owned(), "b".to_owned()])),
             ("yes", Err("your git prints too much of them".to_owned())),
             ("echo first >&2; echo last >&2; false", Err("your git refuses them: last".to_owned())),
         ] {
-            std::fs::write(&program, script)?;
-            let directory = program.clone();
-            let git = OperatorsGit { program: PathBuf::from("/bin/sh"), directory, ids: None };
-            // The shell runs the script in place of git with its arguments.
-            let mut command = Command::new(&git.program);
-            command.arg(&git.directory).stdin(Stdio::null());
-            let lines = git.run(command, &LIMITS).map(|output| {
-                String::from_utf8_lossy(&output).lines().map(str::to_owned).collect::<Vec<_>>()
-            });
-            assert_eq!(lines, expected, "{script}");
+            assert_eq!(ran(script, None)?, expected, "{script}");
+        }
+        Ok(())
+    }
+
+    /// Runs a script in place of git.
+    fn ran(script: &str, ids: Option<(u32, u32)>) -> std::io::Result<Result<Vec<String>, String>> {
+        let directory = OwnedFd::from(File::open("/")?);
+        let git = OperatorsGit { program: PathBuf::from("/bin/sh"), directory, ids };
+        let mut command = Command::new(&git.program);
+        command.args(["-c", script, "sh"]).arg(git.directory.as_raw_fd().to_string());
+        command.stdin(Stdio::null());
+        if let Some((uid, gid)) = ids {
+            command.uid(uid).gid(gid);
+        }
+        let output = git.run(command, &LIMITS);
+        Ok(output
+            .map(|output| String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()))
+    }
+
+    #[test]
+    fn git_shares_no_session_terminal_or_open_file_with_the_operator() -> std::io::Result<()> {
+        // Session, terminal and whether privileges can be gained; then the open files.
+        let script = "read -r pid name state parent group session terminal rest < /proc/$$/stat
+            [ $pid = $session ] && echo apart || echo shared
+            (exec 9</dev/tty) 2>/dev/null && echo terminal
+            grep NoNewPrivs: /proc/$$/status | tr -dc 01
+            echo; cd /proc/$$/fd; echo *; [ -d $1/proc ] && echo kept";
+        let open = File::open("/")?;
+        sys::process::duplicate_inheritable(&open, 700)?;
+        let own = Command::new("/bin/sh").args(["-c", script, "sh", "700"]).output()?;
+        let own = String::from_utf8_lossy(&own.stdout).into_owned();
+        // The control: such a file is inherited, and so is the session.
+        assert!(own.starts_with("shared\n") && own.contains(" 700\nkept"), "{own}");
+        let is_root = nix::unistd::geteuid().is_root();
+        for ids in [None, Some((4711, 4711))].into_iter().take(if is_root { 2 } else { 1 }) {
+            let lines = ran(script, ids)?.unwrap_or_default();
+            assert_eq!(lines.first().map(String::as_str), Some("apart"), "{lines:?}");
+            assert_eq!(lines.get(1).map(String::as_str), Some("1"), "{lines:?}");
+            assert_eq!(lines.last().map(String::as_str), Some("kept"), "{lines:?}");
+            let is_closed = lines.get(2).is_some_and(|files| !files.contains("700"));
+            assert!(is_closed && lines.len() == 4, "{lines:?}");
         }
         Ok(())
     }
