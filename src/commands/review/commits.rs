@@ -209,6 +209,9 @@ impl Source<'_> {
         let Some(git) = OperatorsGit::find(&self.path, held, ids) else {
             return Ok(Outcome::Left("there is no git in your PATH".to_owned()));
         };
+        if let Err(reason) = git.check_hooks() {
+            return Ok(Outcome::Left(reason));
+        }
         let known = match git.lines(&["for-each-ref", "--format=^%(objectname)"]) {
             Ok(known) => known,
             Err(reason) => return Ok(Outcome::Left(reason)),

@@ -153,6 +153,24 @@ impl OperatorsGit {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
+    /// Checks that the repository's configuration names no program as a hook: git 2.54 and later run
+    /// those whatever `core.hooksPath` is.
+    pub(super) fn check_hooks(&self) -> Result<(), String> {
+        let output =
+            self.run(self.command(&["config", "--list", "--name-only", "-z"]), &LIST_LIMITS)?;
+        let is_hook = |name: &&[u8]| {
+            name.starts_with(b"hook.") && (name.ends_with(b".command") || name.ends_with(b".event"))
+        };
+        match output.split(|byte| *byte == 0).find(is_hook) {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "your repository's configuration has `{}`, by which your git may run a program while it fetches; \
+                 remove it, or set it in your own configuration (git config --global)",
+                plain(&String::from_utf8_lossy(name))
+            )),
+        }
+    }
+
     /// Returns the references below a name, each with its object.
     pub(super) fn references(&self, below: &str) -> BTreeMap<String, String> {
         let format = "--format=%(objectname) %(refname)";
