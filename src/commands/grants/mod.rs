@@ -28,6 +28,7 @@ use crate::commands::layers::store;
 use crate::commands::settings::Settings;
 use cache::WorkspaceCache;
 use config::profile::toolchains::ToolchainChoice;
+use model::egress::Egress;
 use model::job::{Access, GrantId, Workspace};
 use model::outcome::in_words;
 use model::profile::{HostPath, PATH, PathKind, Presence, SCRIPT_PROGRAMS};
@@ -65,6 +66,9 @@ impl GrantPlan {
         // Scripts of a project compare their paths with `/workspace`.
         if has_mounts && !request.has_scripts && settings.loaded.config.git_elsewhere.value {
             elsewhere = RepositoryElsewhere::find(&mut request.mounts).if_grantable(&settings);
+            if request.is_frozen {
+                elsewhere.mounts.iter_mut().for_each(|mount| mount.access = Access::ReadOnly);
+            }
             request.mounts.extend(elsewhere.mounts.iter().cloned());
         }
         for (name, value) in elsewhere.variables() {
@@ -77,6 +81,9 @@ impl GrantPlan {
         settings.add(&request.additions);
         if let Some(name) = request.cells.profile() {
             settings.profiles = vec![settings.profile(name)?.clone()];
+        }
+        if request.is_frozen {
+            settings.profiles.iter_mut().for_each(|profile| profile.egress = Egress::default());
         }
         let mut workspace = Workspace::Fresh;
         if !request.mounts.is_empty() {
@@ -95,7 +102,7 @@ impl GrantPlan {
             let limits =
                 LayerLimits { bytes: config.layer_bytes.value, files: config.layer_files.value };
             let keep = config.workspace_keep.value;
-            let layer = take_layers(&mut granted, request.layer.as_deref(), limits, keep)?;
+            let layer = take_layers(&mut granted, &request, limits, keep)?;
             settings.served_layer = layer.filter(|_| is_server);
             elsewhere.place(&mut granted)?;
             settings.workspace_path = other_workspace_path(&granted);
@@ -149,7 +156,7 @@ fn other_workspace_path(granted: &[Granted]) -> Option<PathBuf> {
 /// A directory that cannot have a layer, or a layer that is above its limits.
 fn take_layers(
     granted: &mut [Granted],
-    chosen: Option<&str>,
+    request: &GrantRequest,
     limits: LayerLimits,
     keep: Option<u32>,
 ) -> Result<Option<ServedLayer>, CliError> {
@@ -160,14 +167,15 @@ fn take_layers(
             granted.layer = Some(layer.clone());
             continue;
         }
-        let layer = store::take(&granted.host, chosen, &granted.also, limits)?;
+        let layer = store::take(&granted.host, request.layer.as_deref(), &granted.also, limits)?;
         let file = FileId::of_file(&layer.directory).map_err(|errno| {
             CliError::new(format!("--cow: the layer cannot be looked at: {errno}"))
         })?;
         if granted.cell == Path::new(request::WORKSPACE) {
             of_workspace = Some(ServedLayer::of(&layer, file));
         }
-        let directory = LayerDirectory { host: layer.path, file };
+        let is_frozen = request.is_frozen;
+        let directory = LayerDirectory { host: layer.path, file, is_frozen };
         taken.insert(granted.host.clone(), directory.clone());
         granted.layer = Some(directory);
         // Never dropped: the filter of the confined process refuses flock(2), by which a drop unlocks.

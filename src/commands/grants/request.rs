@@ -95,6 +95,8 @@ pub struct GrantRequest {
     pub has_scripts: bool,
     /// The layer to take for a directory whose changes are kept apart; `None`: any that is free.
     pub layer: Option<String>,
+    /// True if cells only read the layers, and have no network.
+    pub is_frozen: bool,
 }
 
 /// A socket as typed: `NAME=PATH`.

@@ -53,6 +53,7 @@ const NO_COMMITS: i32 = 72;
 const BUNDLE: &str = r#"exec 2>/dev/null
 cd -- "$1" || exit 71
 export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0
+export GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none
 git() { command git --no-replace-objects -c safe.directory='*' -c core.fsmonitor=false "$@"; }
 git rev-parse --git-dir >/dev/null || exit 71
 revisions=$(printf '%s\n' --branches --tags; git symbolic-ref -q HEAD >/dev/null || echo HEAD; cat)
@@ -335,7 +336,9 @@ impl Source<'_> {
         }
     }
 
-    /// Makes a bundle in a cell with the layer. It has no name, and lies next to the layer.
+    /// Makes a bundle in a cell with the layer, which cannot change there: programs of its repositories
+    /// may run, after a person has looked at the changes. The bundle has no name, and lies next to the
+    /// layer.
     fn bundle(&self, found: &Found, known: &[String]) -> Result<Result<File, Outcome>, CliError> {
         let failed = |error: std::io::Error| {
             CliError::new(format!("review: the bundle cannot be made: {}", in_words(&error)))
@@ -348,10 +351,10 @@ impl Source<'_> {
         if let Some(config) = self.config {
             command.arg("--config").arg(config);
         }
-        command.args(["run", "--layer", &self.layer.id, "--toolchains", "none", "--no-tty"]);
+        command.args(["run", "--layer", &self.layer.id, "--frozen", "--toolchains", "none"]);
         let left = self.end.saturating_duration_since(Instant::now());
         let timeout = format!("{}s", left.as_secs().max(1));
-        command.args(["--timeout", &timeout, "--cow"]).arg(&self.path);
+        command.args(["--no-tty", "--timeout", &timeout, "--cow"]).arg(&self.path);
         let top = Path::new("/workspace").join(&found.top);
         command.args(["--", "bash", "-c", BUNDLE, "bash"]).arg(top);
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -36,6 +36,9 @@ pub struct RunArguments {
     /// Continue with this layer of the directory, and with no other
     #[arg(long, value_name = "ID", requires = "cow")]
     pub layer: Option<String>,
+    /// Only read the layer, without a network: for programs that run after a person has looked at it
+    #[arg(long, hide = true, requires = "layer")]
+    pub frozen: bool,
     /// Lower the memory of the cell: 64M, 1G
     #[arg(long, value_name = "SIZE", value_parser = clap::value_parser!(Size), allow_negative_numbers = true)]
     pub memory: Option<Size>,
@@ -145,6 +148,7 @@ pub fn check(typed: &RunArguments, home: Option<&Path>) -> Result<RunRequest, Cl
         toolchains: typed.grants.toolchains.clone(),
         has_scripts: false,
         layer: typed.layer.clone(),
+        is_frozen: typed.frozen,
     };
     Ok(RunRequest { call, profile, grants })
 }

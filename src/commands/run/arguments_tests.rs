@@ -75,6 +75,7 @@ fn every_flag_arrives_checked() {
             toolchains: None,
             has_scripts: false,
             layer: None,
+            is_frozen: false,
         },
         call: Call {
             tool: "run".into(),

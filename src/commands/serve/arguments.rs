@@ -124,6 +124,7 @@ pub(super) fn request(
         toolchains: typed.grants.toolchains.clone(),
         has_scripts: typed.project.is_some(),
         layer: None,
+        is_frozen: false,
     })
 }
 

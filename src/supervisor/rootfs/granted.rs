@@ -35,6 +35,8 @@ pub struct LayerDirectory {
     /// Path without links.
     pub host: PathBuf,
     pub file: FileId,
+    /// True if cells only read the layer.
+    pub is_frozen: bool,
 }
 
 impl LayerDirectory {

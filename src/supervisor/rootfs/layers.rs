@@ -131,7 +131,7 @@ pub(crate) fn mount<'k>(
     let stage = Stage::enter().map_err(|errno| (first.clone(), errno))?;
     for (granted, directory, layers, is_mapped) in held {
         let failed = |errno| (granted.host.clone(), errno);
-        let overlay = stage.overlay(layers).map_err(failed)?;
+        let overlay = stage.overlay(layers, directory.is_frozen).map_err(failed)?;
         for grant in &mut grants {
             if grant.granted.layer.as_ref() == Some(&directory) {
                 let copy = clone_held(&overlay).map_err(failed)?;
@@ -166,8 +166,9 @@ impl Stage {
         sys::mount::attach_held(tree, place)
     }
 
-    /// Mounts an overlay, and attaches it.
-    fn overlay(&self, Layers { lower, layer }: Layers) -> Result<OwnedFd, Errno> {
+    /// Mounts an overlay, and attaches it. All copies of a mount have its attributes, so that cells only
+    /// read a frozen layer.
+    fn overlay(&self, Layers { lower, layer }: Layers, is_frozen: bool) -> Result<OwnedFd, Errno> {
         // Mounts of main are detached; those that the supervisor holds are in its namespace.
         for tree in [&lower, &layer] {
             match self.attach(tree) {
@@ -182,9 +183,10 @@ impl Stage {
         let filesystem = overlay_of(&lower, &upper, &work)?;
         let host = fstatvfs(&lower)?.flags();
         let noexec = if host.contains(FsFlags::ST_NOEXEC) { attribute::NOEXEC } else { 0 };
-        let overlay = filesystem.mount(attribute::NOSUID | attribute::NODEV | noexec)?;
+        let readonly = if is_frozen { attribute::RDONLY } else { 0 };
+        let overlay = filesystem.mount(attribute::NOSUID | attribute::NODEV | noexec | readonly)?;
         // Where the kernel cannot prepare the work directory, it mounts the overlay read-only.
-        if fstatvfs(&overlay)?.flags().contains(FsFlags::ST_RDONLY) {
+        if fstatvfs(&overlay)?.flags().contains(FsFlags::ST_RDONLY) != is_frozen {
             return Err(Errno::EROFS);
         }
         self.attach(&overlay)?;
