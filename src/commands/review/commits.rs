@@ -48,16 +48,21 @@ const MAX_ERROR: u64 = 16 << 10;
 /// Exit codes of [`BUNDLE`].
 const NO_REPOSITORY: i32 = 71;
 const NO_COMMITS: i32 = 72;
+const DAMAGED: i32 = 73;
 /// Makes a bundle in a cell: of the branches, the tags, and a `HEAD` that is on no branch, without
-/// the commits on standard input. The repository may have any configuration.
+/// the commits on standard input, of which the layer may lack some. The repository may have any
+/// configuration: missing objects are fetched from nowhere.
 const BUNDLE: &str = r#"exec 2>/dev/null
 cd -- "$1" || exit 71
 export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0
 export GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none
 git() { command git --no-replace-objects -c safe.directory='*' -c core.fsmonitor=false "$@"; }
 git rev-parse --git-dir >/dev/null || exit 71
-revisions=$(printf '%s\n' --branches --tags; git symbolic-ref -q HEAD >/dev/null || echo HEAD; cat)
-[ -n "$(git rev-list -n 1 --ignore-missing --stdin <<< "$revisions")" ] || exit 72
+new=$(printf '%s\n' --branches --tags; git symbolic-ref -q HEAD >/dev/null || echo HEAD)
+git rev-list -n 1 --stdin <<< "$new" >/dev/null || exit 73
+revisions=$(printf '%s\n' "$new"; cat)
+first=$(git rev-list -n 1 --ignore-missing --stdin <<< "$revisions") || exit 73
+[ -n "$first" ] || exit 72
 git bundle create -q - --ignore-missing --stdin <<< "$revisions"
 "#;
 
@@ -440,6 +445,7 @@ fn ended(status: ExitStatus, errors: &[u8]) -> Option<Outcome> {
         Some(NO_REPOSITORY) => {
             Some(Outcome::Left("git takes it for no repository in a cell".to_owned()))
         }
+        Some(DAMAGED) => Some(Outcome::Left("git in a cell cannot read all of them".to_owned())),
         _ => {
             let errors = String::from_utf8_lossy(errors);
             let first = errors.lines().next().unwrap_or("git failed in the cell");
