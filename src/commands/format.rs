@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use model::job::Limits;
 use model::units::{Processors, Size, Time};
-use service::capture::deceptive::always_deceives;
+use service::capture::deceptive::{always_deceives, is_judged_by_neighbours};
 
 /// Columns of wrapped text, if its words allow it.
 const COLUMNS: usize = 100;
@@ -50,7 +50,7 @@ pub(crate) fn shell_word(word: &str) -> String {
     let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@:,%".contains(&byte);
     match word.bytes().all(is_safe) && !word.starts_with('-') {
         true => word.to_owned(),
-        false => format!("'{}'", plain(word).replace('\'', "'\\''")),
+        false => format!("'{}'", plain_name(word).replace('\'', "'\\''")),
     }
 }
 
@@ -58,6 +58,21 @@ pub(crate) fn shell_word(word: &str) -> String {
 /// hide or reverse text.
 pub(crate) fn acts(character: char) -> bool {
     always_deceives(character) || character.is_control()
+}
+
+/// Escapes like [`plain`], and escapes what is invisible in a name.
+pub(crate) fn plain_name(name: &str) -> String {
+    let shown = |character: char| match acts_in_name(character) && !acts(character) {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    plain(&name.chars().map(shown).collect::<String>())
+}
+
+/// Returns true if a character must not stand in a name as it is. Joiners and selectors, which text may
+/// have, would make two names look the same.
+pub(crate) fn acts_in_name(character: char) -> bool {
+    acts(character) || is_judged_by_neighbours(character)
 }
 
 /// Joins words with commas, in lines that start with `indent`.
@@ -128,11 +143,12 @@ pub(crate) fn pretty(value: &impl serde::Serialize) -> serde_json::Result<String
     Ok(inert(&serde_json::to_string_pretty(value)?) + "\n")
 }
 
-/// Escapes characters that a terminal would act on. In JSON they are part of strings, except line breaks, which are kept.
+/// Escapes characters that a terminal would act on or that a name may hide. In JSON they are part of
+/// strings, except line breaks, which are kept.
 fn inert(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
-        if character == '\n' || !acts(character) {
+        if character == '\n' || !acts_in_name(character) {
             text.push(character);
             continue;
         }
@@ -149,9 +165,10 @@ mod tests {
 
     #[test]
     fn json_has_nothing_that_a_terminal_acts_on_and_stays_what_it_is() {
-        let value = serde_json::json!({ "a\u{9b}31m": ["\u{202e}x\u{7f}", "\u{e0041}", "é\n"] });
+        let value =
+            serde_json::json!({ "a\u{9b}31m": ["\u{202e}x\u{7f}", "\u{e0041}", "é\n\u{200d}"] });
         let text = pretty(&value).unwrap_or_default();
-        assert!(!text.chars().any(|one| one != '\n' && acts(one)), "{text}");
+        assert!(!text.chars().any(|one| one != '\n' && acts_in_name(one)), "{text}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).ok(), Some(value));
     }
 
@@ -166,6 +183,15 @@ mod tests {
     #[test]
     fn characters_that_a_terminal_acts_on_are_escaped() {
         assert_eq!(plain("a\u{1b}[2Jb\nc \u{202e}é\u{9b}"), "a\\u{1b}[2Jb c \\u{202e}é\\u{9b}");
+    }
+
+    #[test]
+    fn invisible_characters_of_names_are_escaped() {
+        let emoji = "\u{1f468}\u{200d}\u{1f469}";
+        assert_eq!(plain(emoji), emoji);
+        assert_eq!(plain_name(emoji), "\u{1f468}\\u{200d}\u{1f469}");
+        assert_eq!(plain_name("a\u{fe0f}\n\u{200c}é\u{202e}"), "a\\u{fe0f} \\u{200c}é\\u{202e}");
+        assert_eq!(plain_name("1\u{fe0e}\u{180b}\u{180f}"), "1\\u{fe0e}\\u{180b}\\u{180f}");
     }
 
     #[test]

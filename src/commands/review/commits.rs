@@ -22,7 +22,7 @@ use super::commit_files::remarks;
 use super::operators_git::{Header, OperatorsGit};
 use super::{failed, in_use, repository_owners};
 use crate::commands::error::{CliError, print_out};
-use crate::commands::format::{plain, shell_word};
+use crate::commands::format::{acts_in_name, plain, plain_name, shell_word};
 use crate::commands::layers::copy::{Space, copy};
 use crate::commands::layers::files::{c_name, look, open_directory};
 use crate::commands::layers::judge::Judge;
@@ -115,7 +115,10 @@ pub(super) fn bring_out(
             Outcome::NoCommits => {}
             Outcome::Left(reason) => {
                 code = LEFT;
-                eprintln!("cofferdam: {}: the commits stay in the layer: {reason}", plain(shown));
+                eprintln!(
+                    "cofferdam: {}: the commits stay in the layer: {reason}",
+                    plain_name(shown)
+                );
             }
         }
     }
@@ -176,7 +179,7 @@ impl Source<'_> {
     fn bring(&self, found: &Found) -> Result<Outcome, CliError> {
         // The name is an argument in the cell, and a part of the commands that are shown.
         let is_plain =
-            |character: char| !character.is_control() && character != char::REPLACEMENT_CHARACTER;
+            |character: char| !acts_in_name(character) && character != char::REPLACEMENT_CHARACTER;
         if !found.top.chars().all(is_plain) {
             return Ok(Outcome::Left("its path has characters that are not shown".to_owned()));
         }
@@ -273,7 +276,7 @@ impl Source<'_> {
     fn described(&self, git: &OperatorsGit, top: &Path, found: &Found, name: &str) -> Vec<String> {
         let count = git.count(name);
         let commits = if count == 1 { "commit" } else { "commits" };
-        let mut lines = vec![format!("{}  {count} new {commits}", plain(name))];
+        let mut lines = vec![format!("{}  {count} new {commits}", plain_name(name))];
         match git.changed_files(name) {
             Ok(files) => lines.extend(remarks(&found.top, files, self.judge)),
             Err(reason) => lines.push(format!("  the files cannot be listed: {reason}")),
@@ -296,7 +299,7 @@ impl Source<'_> {
         let (directory, name) = self.place(found)?;
         let path = joined(&directory, &name);
         if let Some(held) = self.judge.all().or_else(|| self.judge.whole_way(0, path.as_bytes())) {
-            return Ok(Outcome::Left(format!("{}: {}", plain(&path), held.reason())));
+            return Ok(Outcome::Left(format!("{}: {}", plain_name(&path), held.reason())));
         }
         let held = open_directory(&self.host, directory.as_bytes())
             .map_err(|errno| failed("the directory of the bundle", errno))?;
@@ -304,16 +307,16 @@ impl Source<'_> {
         match self.layer.base.owner.during(|| store(&held, &name, &bundle)) {
             Ok(()) => {}
             Err(Errno::EEXIST) => {
-                return Ok(Outcome::Left(format!("`{}` is there already", plain(&path))));
+                return Ok(Outcome::Left(format!("`{}` is there already", plain_name(&path))));
             }
             Err(errno) => {
-                return Ok(Outcome::Left(format!("`{}`: {}", plain(&path), errno.desc())));
+                return Ok(Outcome::Left(format!("`{}`: {}", plain_name(&path), errno.desc())));
             }
         }
         let top = if found.top.is_empty() { "." } else { &found.top };
         let at = shell_word(&self.path.join(&path).display().to_string());
         Ok(Outcome::Out(vec![
-            format!("{}  commits of the new repository {}", plain(&path), plain(top)),
+            format!("{}  commits of the new repository {}", plain_name(&path), plain_name(top)),
             format!("  git clone -c transfer.fsckObjects=true {at} DIRECTORY"),
         ]))
     }

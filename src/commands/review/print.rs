@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use serde_json::{Value, json};
 
 use crate::commands::error::{CliError, print_out};
-use crate::commands::format::{acts, plain, pretty};
+use crate::commands::format::{acts_in_name, plain, pretty};
 use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::files::{encoded, split};
 use crate::commands::layers::journal::Finished;
@@ -314,7 +314,7 @@ pub(crate) fn row_json(change: &Change) -> Value {
 /// a reader could take for something else.
 pub(super) fn quoted(path: &[u8]) -> String {
     let is_plain = |text: &str| {
-        let is_odd = |character: char| acts(character) || matches!(character, '"' | '\\');
+        let is_odd = |character: char| acts_in_name(character) || matches!(character, '"' | '\\');
         let looks_on = text.contains("  ") || text.contains(" -> ");
         !looks_on && text.trim() == text && !text.contains(is_odd)
     };
@@ -330,7 +330,7 @@ pub(super) fn quoted(path: &[u8]) -> String {
                 '"' | '\\' => quoted.extend(['\\', character]),
                 '\n' => quoted.push_str("\\n"),
                 '\t' => quoted.push_str("\\t"),
-                _ if acts(character) => {
+                _ if acts_in_name(character) => {
                     let mut bytes = [0; 4];
                     octal(&mut quoted, character.encode_utf8(&mut bytes).as_bytes());
                 }
@@ -379,6 +379,8 @@ mod tests {
             (b"\xff", r#""\377""#),
             ("\u{fffd}".as_bytes(), "\u{fffd}"),
             ("\u{202e}x".as_bytes(), r#""\342\200\256x""#),
+            ("a\u{200d}".as_bytes(), r#""a\342\200\215""#),
+            ("a\u{fe0f}".as_bytes(), r#""a\357\270\217""#),
         ] {
             assert_eq!(quoted(path), shown);
         }

@@ -94,7 +94,8 @@ fn is_ignorable(character: char) -> bool {
     )
 }
 
-fn is_judged_by_neighbours(character: char) -> bool {
+/// Returns true for joiners and selectors, which deceive unless they follow what they are made for.
+pub fn is_judged_by_neighbours(character: char) -> bool {
     matches!(
         character,
         ZERO_WIDTH_NON_JOINER | ZERO_WIDTH_JOINER | TEXT_FORM | PICTURE_FORM | '\u{180b}'
