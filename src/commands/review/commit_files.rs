@@ -1,10 +1,12 @@
 //! The files that fetched commits change, judged by their names: a merge would write them to the work
 //! tree, where programs of the host obey some of them.
 
-use crate::commands::format::plain;
+use std::collections::BTreeMap;
+
+use super::print::quoted;
 use crate::commands::layers::judge::Judge;
 
-/// Maximum number of files that are named.
+/// Maximum number of files that are named, unless there are more kinds of them.
 const MAX_SHOWN: usize = 20;
 /// Modes of git for a link and for the commit of a submodule.
 const LINK: &[u8] = b"120000";
@@ -41,16 +43,30 @@ impl FileOfCommit {
     }
 }
 
-/// Returns a line for each file that a reader should look at.
+/// Returns lines for the files that a reader should look at: first one for each reason, then others,
+/// those nearest to the top of the repository first. Cells choose the names and how many there are, but
+/// not the reasons.
 pub(super) fn remarks(top: &str, files: Vec<FileOfCommit>, judge: &Judge) -> Vec<String> {
-    let line = |file: &FileOfCommit| {
-        let reason = file.remark(top, judge)?;
-        Some(format!("  {}  [{reason}]", plain(&String::from_utf8_lossy(&file.path))))
+    let with_reason = |file: FileOfCommit| Some((file.remark(top, judge)?, file.path));
+    let mut found: Vec<(&'static str, Vec<u8>)> =
+        files.into_iter().filter_map(with_reason).collect();
+    let depth = |path: &[u8]| path.iter().filter(|byte| **byte == b'/').count();
+    found.sort_by(|(_, one), (_, other)| (depth(one), one).cmp(&(depth(other), other)));
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    let is_first = |(reason, _): &(&'static str, Vec<u8>)| {
+        let count = left.entry(reason).or_default();
+        *count += 1;
+        *count == 1
     };
-    let mut lines: Vec<String> = files.iter().filter_map(line).collect();
-    let more = lines.len().saturating_sub(MAX_SHOWN);
-    lines.truncate(MAX_SHOWN);
-    lines.extend((more > 0).then(|| format!("  and {more} more that the host obeys")));
+    let (first, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_first);
+    let shown = MAX_SHOWN.max(first.len());
+    let mut lines = Vec::new();
+    for (reason, path) in first.iter().chain(&others).take(shown) {
+        lines.push(format!("  {}  [{reason}]", quoted(path)));
+        left.entry(reason).and_modify(|count| *count -= 1);
+    }
+    let more = left.into_iter().filter(|(_, count)| *count > 0);
+    lines.extend(more.map(|(reason, count)| format!("  and {count} more  [{reason}]")));
     lines
 }
 
@@ -73,11 +89,30 @@ mod tests {
         ];
         let lines = remarks("top", files, &Judge::default());
         let expected = [
-            "  sub/.vscode/tasks.json  [Visual Studio Code runs its tasks and takes paths of programs from its settings]",
             "  l  [a link]",
             "  module  [a submodule]",
-            "  esc\\u{1b}[2J/.envrc  [direnv runs it as a shell script, once allowed]",
+            "  \"esc\\033[2J/.envrc\"  [direnv runs it as a shell script, once allowed]",
+            "  sub/.vscode/tasks.json  [Visual Studio Code runs its tasks and takes paths of programs from its settings]",
         ];
         assert_eq!(lines, expected);
+    }
+    #[test]
+    fn many_files_of_one_kind_hide_no_other_kind() {
+        let row = |mode: &str, path: String| {
+            FileOfCommit::parse(format!(":000000 {mode} 0 1 A").as_bytes(), path.as_bytes())
+        };
+        let mut files: Vec<_> = (10..40).map(|at| row("120000", format!("!d/{at}/link"))).collect();
+        files.push(row("100644", "a/b/c/.envrc".to_owned()));
+        files.push(row("120000", "z".to_owned()));
+        let lines = remarks("", files, &Judge::default());
+        let first: Vec<&str> = lines.iter().take(3).map(String::as_str).collect();
+        let expected = [
+            "  z  [a link]",
+            "  a/b/c/.envrc  [direnv runs it as a shell script, once allowed]",
+            "  !d/10/link  [a link]",
+        ];
+        assert_eq!(first, expected);
+        assert_eq!(lines.len(), MAX_SHOWN + 1);
+        assert_eq!(lines.last().map(String::as_str), Some("  and 12 more  [a link]"));
     }
 }
