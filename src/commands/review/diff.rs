@@ -11,16 +11,19 @@ use nix::errno::Errno;
 use similar::algorithms::{Capture, Compact, Replace, myers};
 use similar::{ChangeTag, DiffOp, DiffTag};
 
-use super::print::{Output, text};
+use super::print::{Output, flags, quoted, text};
 use crate::commands::error::CliError;
 use crate::commands::format::plain;
 use crate::commands::layers::change::{Act, Change, Kind, link};
-use crate::commands::layers::files::{c_name, open_directory, open_file, split};
+use crate::commands::layers::files::{Seen, c_name, open_directory, open_file, split};
 use crate::commands::layers::layer::Layer;
 use crate::commands::terminal::colour::Tone;
 use cell::errno_of;
 use model::outcome::in_words;
 
+/// Output and time after which the lines of no further file are shown.
+const MAX_OUTPUT: usize = 16 << 20;
+const MAX_TIME_OF_ALL: Duration = Duration::from_secs(60);
 /// Longest file that is compared by lines.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Time for the comparison of one file; after it larger parts than necessary are shown as changed.
@@ -35,16 +38,25 @@ pub(crate) enum Side {
     Other,
 }
 
-/// Prints the changes of a layer.
+/// Prints the changes of a layer, and if all of them were shown, the digest with which they can be
+/// applied as they were: `None` if cells use the layer.
 pub(super) fn print(
     layer: &Layer,
     host: &OwnedFd,
     changes: &[Change],
+    digest: Option<&str>,
     output: &Output,
 ) -> Result<(), CliError> {
     let upper = layer.upper().map_err(|errno| super::failed("the layer cannot be read", errno))?;
+    let end = Instant::now() + MAX_TIME_OF_ALL;
+    let mut length = 0;
+    let mut left: usize = 0;
     let mut to = std::io::stdout().lock();
     for change in changes.iter().filter(|change| change.kind != Kind::Directory) {
+        if length >= MAX_OUTPUT || Instant::now() >= end {
+            left += 1;
+            continue;
+        }
         let before = match change.act {
             Act::Add => Side::Absent,
             Act::Change | Act::Delete => side(host, change),
@@ -54,8 +66,25 @@ pub(super) fn print(
             Act::Add | Act::Change => side(&upper, change),
         };
         let lines = unified(change, &before, &after);
+        length += lines.iter().map(|(_, line)| line.len()).sum::<usize>();
         write(&mut to, &lines, output)
             .map_err(|error| CliError::new(format!("standard output: {}", in_words(&error))))?;
+    }
+    drop(to);
+    if left > 0 {
+        eprintln!(
+            "cofferdam: {left} more changed files are left out; `cofferdam review` lists them, and a program in a \
+             cell of `cofferdam run --cow` can read them"
+        );
+    } else if !changes.is_empty() {
+        match digest {
+            Some(digest) => eprintln!(
+                "cofferdam: `--apply --if {digest}` writes these changes only if they are still as shown"
+            ),
+            None => eprintln!(
+                "cofferdam: `--apply --if DIGEST` needs a list of the layer when no cell uses it"
+            ),
+        }
     }
     Ok(())
 }
@@ -68,8 +97,7 @@ fn read(root: &OwnedFd, change: &Change) -> Result<Side, Errno> {
     let (directory, name) = split(&change.path);
     let parent = open_directory(root, directory)?;
     let name = c_name(name)?;
-    if let Ok(mut target) = link(&parent, &name) {
-        target.push(b'\n');
+    if let Ok(target) = link(&parent, &name) {
         return Ok(Side::Text(target));
     }
     let mut bytes = Vec::new();
@@ -82,27 +110,24 @@ fn read(root: &OwnedFd, change: &Change) -> Result<Side, Errno> {
 
 /// Returns the lines of a change, each with its end.
 pub(crate) fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(ChangeTag, Vec<u8>)> {
-    let path = quoted(&change.path);
+    let path = |prefix: &[u8]| quoted(&[prefix, &change.path].concat());
     let header = |line: String| (ChangeTag::Equal, line.into_bytes());
-    let mut lines = vec![header(format!("diff --git a/{path} b/{path}\n"))];
-    if let Some(held) = change.held {
-        lines.push(header(format!("# held back: {}\n", held.reason())));
-    }
-    if change.becomes_executable() {
-        lines.push(header("new mode 100755\n".to_owned()));
-    }
+    let mut lines = vec![header(format!("diff --git {} {}\n", path(b"a/"), path(b"b/")))];
+    lines.extend(remarks(change).into_iter().map(header));
+    let name = |side: &Side, prefix: &[u8]| match side {
+        Side::Absent => "/dev/null".to_owned(),
+        Side::Text(_) | Side::Other => path(prefix),
+    };
+    let old = name(before, b"a/");
+    let new = name(after, b"b/");
     let (before, after) = match (before, after) {
         (Side::Other, _) | (_, Side::Other) => {
-            lines.push(header(format!("Binary files a/{path} and b/{path} differ\n")));
+            lines.push(header(format!("Binary files {old} and {new} differ\n")));
             return lines;
         }
         (Side::Text(_) | Side::Absent, Side::Text(_) | Side::Absent) => (before, after),
     };
-    let name = |side: &Side, prefix: &str| match side {
-        Side::Absent => "/dev/null".to_owned(),
-        Side::Text(_) | Side::Other => format!("{prefix}/{path}"),
-    };
-    let names = format!("--- {}\n+++ {}\n", name(before, "a"), name(after, "b"));
+    let names = format!("--- {old}\n+++ {new}\n");
     let bytes = |side: &'_ Side| match side {
         Side::Text(bytes) => bytes.clone(),
         Side::Absent | Side::Other => Vec::new(),
@@ -137,6 +162,38 @@ pub(crate) fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(Chan
     lines
 }
 
+/// Returns lines on what the text does not show: why a change is not applied, what to look at, and the
+/// kind of the file as git writes it.
+fn remarks(change: &Change) -> Vec<String> {
+    let mut lines = Vec::new();
+    if change.is_conflict {
+        lines.push("# conflict: the host changed it too: not applied\n".to_owned());
+    }
+    lines.extend(change.held.map(|held| format!("# held back: {}\n", held.reason())));
+    lines.extend(flags(change).iter().map(|flag| format!("# {flag}\n")));
+    let old = change.old.as_ref().and_then(git_mode);
+    let new = change.new.as_ref().and_then(git_mode);
+    match (change.act, old, new) {
+        (Act::Add, _, Some(new)) => lines.push(format!("new file mode {new}\n")),
+        (Act::Delete, Some(old), _) => lines.push(format!("deleted file mode {old}\n")),
+        (Act::Change, Some(old), Some(new)) if old != new => {
+            lines.push(format!("old mode {old}\nnew mode {new}\n"));
+        }
+        _ => {}
+    }
+    lines
+}
+
+/// Returns the mode that git gives to a file or a link.
+fn git_mode(seen: &Seen) -> Option<&'static str> {
+    match seen.mode & libc::S_IFMT {
+        libc::S_IFLNK => Some("120000"),
+        libc::S_IFREG if seen.mode & 0o111 != 0 => Some("100755"),
+        libc::S_IFREG => Some("100644"),
+        _ => None,
+    }
+}
+
 /// Formats the lines of a group, counted from 1: first line and number.
 fn span(ranges: impl Iterator<Item = Range<usize>>) -> String {
     let mut all: Option<Range<usize>> = None;
@@ -148,16 +205,6 @@ fn span(ranges: impl Iterator<Item = Range<usize>>) -> String {
     let count = all.end.saturating_sub(all.start);
     let first = if count == 0 { all.start } else { all.start + 1 };
     if count == 1 { first.to_string() } else { format!("{first},{count}") }
-}
-
-/// Quotes a path as git does, if it has characters that would end a line.
-fn quoted(path: &[u8]) -> String {
-    let text = text(path);
-    if text.chars().any(|character| character.is_control() || character == '"') {
-        text.escape_default().to_string()
-    } else {
-        text
-    }
 }
 
 fn write(
@@ -186,6 +233,7 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::layers::files::Stamp;
 
     fn change(path: &str) -> Change {
         Change {
@@ -218,6 +266,52 @@ mod tests {
         assert_eq!(
             shown(Side::Absent, Side::Text(b"x\n".to_vec())),
             "diff --git a/a b/a\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
+        );
+    }
+    #[test]
+    fn a_diff_says_what_a_file_is_and_why_it_is_not_applied() {
+        let zero = Stamp(0, 0);
+        let seen = |mode| Seen {
+            device: 0,
+            inode: 0,
+            mode,
+            size: 0,
+            modified: zero,
+            changed: zero,
+            owner: (0, 0),
+        };
+        let base = change("a\u{200d}");
+        let added = Change { act: Act::Add, new: Some(seen(0o120_777)), ..base.clone() };
+        let text = || Side::Text(b"to".to_vec());
+        let first = |change: &Change, before: &Side, after: &Side| {
+            let lines = unified(change, before, after);
+            let lines = lines.iter().take(3).map(|(_, line)| String::from_utf8_lossy(line));
+            lines.collect::<String>()
+        };
+        let name = r"a\342\200\215";
+        let head = format!("diff --git \"a/{name}\" \"b/{name}\"\n");
+        assert_eq!(
+            first(&added, &Side::Absent, &text()),
+            format!("{head}new file mode 120000\n--- /dev/null\n+++ \"b/{name}\"\n")
+        );
+        let changed = Change {
+            new: Some(seen(0o120_777)),
+            old: Some(seen(0o100_755)),
+            is_conflict: true,
+            ..base.clone()
+        };
+        assert_eq!(
+            first(&changed, &text(), &text()),
+            format!(
+                "{head}# conflict: the host changed it too: not applied\nold mode 100755\nnew mode 120000\n"
+            )
+        );
+        let deleted = Change { act: Act::Delete, old: Some(seen(0o100_600)), ..base };
+        assert_eq!(
+            first(&deleted, &Side::Other, &Side::Absent),
+            format!(
+                "{head}deleted file mode 100644\nBinary files \"a/{name}\" and /dev/null differ\n"
+            )
         );
     }
 }

@@ -139,9 +139,10 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
             list = listed_at(&layer, &judge, &judge.repositories());
         }
         let listed = list.map_err(not_listed)?;
+        let digest = unlisted.digest(&listed);
         match typed.diff {
-            true => diff::print(&layer, &host, &listed, &output)?,
-            false => output.list(&layer, &listed, unlisted.digest(&listed).as_deref())?,
+            true => diff::print(&layer, &host, &listed, digest.as_deref(), &output)?,
+            false => output.list(&layer, &listed, digest.as_deref())?,
         }
         return Ok(if listed.is_empty() { 0 } else { LEFT });
     };

@@ -245,7 +245,7 @@ fn builds(path: &[u8]) -> bool {
 }
 
 /// Returns what a reader should look at in a change that is applied.
-fn flags(change: &Change) -> Vec<&'static str> {
+pub(super) fn flags(change: &Change) -> Vec<&'static str> {
     let mut flags = Vec::new();
     if change.becomes_executable() {
         flags.push("executable");
