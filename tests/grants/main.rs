@@ -6,6 +6,7 @@ mod files;
 mod git_identity;
 mod granted_sockets;
 mod layers;
+mod layers_commits;
 mod layers_ends;
 mod layers_hostile;
 mod layers_judged;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),
             ("layers", layers::CLAIMS),
+            ("layers_commits", layers_commits::CLAIMS),
             ("layers_ends", layers_ends::CLAIMS),
             ("layers_hostile", layers_hostile::CLAIMS),
             ("layers_judged", layers_judged::CLAIMS),
