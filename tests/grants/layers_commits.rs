@@ -40,6 +40,12 @@ fn frozen(caller: &Caller) -> Check {
     equal("by the mount", read.stderr.matches("Read-only file system").count(), 3)?;
     let list = review(caller, &[&path])?;
     equal("the layer", list.stdout.as_str(), "A main.c\n")?;
+    // Nor a network, whatever the profile or the command line has.
+    for (frozen, has_network) in [(&["--frozen"][..], false), (&[], true)] {
+        let options = [&["--cow", &path, "--layer", &id, "--egress", "a.example:443"], frozen];
+        let routes = caller.run(&options.concat(), &["cat", "/proc/net/route"])?;
+        equal("routes", (routes.code, routes.stdout.is_empty()), (0, !has_network))?;
+    }
     // The control.
     let written = caller.run(&["--cow", &path, "--layer", &id], &["bash", "-c", "echo x > new"])?;
     equal("the control", written.code, 0)?;

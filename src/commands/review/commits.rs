@@ -49,10 +49,12 @@ const MAX_ERROR: u64 = 16 << 10;
 const NO_REPOSITORY: i32 = 71;
 const NO_COMMITS: i32 = 72;
 const DAMAGED: i32 = 73;
+const WRITABLE: i32 = 74;
 /// Makes a bundle in a cell: of the branches, the tags, and a `HEAD` that is on no branch, without
 /// the commits on standard input, of which the layer may lack some. The repository may have any
 /// configuration: missing objects are fetched from nowhere.
 const BUNDLE: &str = r#"exec 2>/dev/null
+[ -w /workspace ] && exit 74
 cd -- "$1" || exit 71
 export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0
 export GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none
@@ -448,6 +450,7 @@ fn ended(status: ExitStatus, errors: &[u8]) -> Option<Outcome> {
         Some(NO_REPOSITORY) => {
             Some(Outcome::Left("git takes it for no repository in a cell".to_owned()))
         }
+        Some(WRITABLE) => Some(Outcome::Left("the cell could write to the layer".to_owned())),
         Some(DAMAGED) => Some(Outcome::Left("git in a cell cannot read all of them".to_owned())),
         _ => {
             let errors = String::from_utf8_lossy(errors);
