@@ -28,7 +28,7 @@ struct Usage {
 #[derive(Debug, Default)]
 struct Holding {
     places: usize,
-    /// Number of registrations of the client: with one, places are kept free for it although it holds none.
+    /// Number of registrations of the client: with one, places are kept free for it even while it holds no place.
     registrations: usize,
 }
 

@@ -20,7 +20,7 @@ use crate::shell;
 use model::call::{Asked, Call, Env, InvalidCall, Stdin};
 use model::defaults::INLINE_CHARACTERS;
 
-/// First byte of an answer, and of a reason why there is none.
+/// First byte of an answer, and that of a refusal with its reason.
 pub const ANSWERED: u8 = 1;
 pub const FAILED: u8 = 0;
 /// Longest question and longest answer in bytes.
@@ -83,9 +83,6 @@ pub struct LayerChanges {
     pub total: usize,
     /// How many of them the operator can apply: the others are held back or in conflict.
     pub applicable: usize,
-    /// Identifies all changes; `cofferdam review --apply --if DIGEST` applies no others. Absent for a path.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
     pub changes: Vec<LayerRow>,
     /// Where the rest begins; absent at the end of the list.
     #[serde(skip_serializing_if = "Option::is_none")]

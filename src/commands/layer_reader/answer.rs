@@ -14,7 +14,7 @@ use crate::commands::layers::changes;
 use crate::commands::layers::judge::Judge;
 use crate::commands::review::confine::confine;
 use crate::commands::review::print::{Output, row_json};
-use crate::commands::review::{self, diff, digest};
+use crate::commands::review::{self, diff};
 use crate::commands::terminal::colour::Colour;
 use cell::caps;
 use service::layer::{LayerAnswer, LayerChanges, LayerDiff, LayerQuery, LayerRow, MAX_SHOWN};
@@ -73,7 +73,7 @@ impl<'a> ConfinedReader<'a> {
         match query.map_err(|_| failed(Errno::EPROTO))? {
             LayerQuery::Changes { path, offset, limit } => {
                 let changes = self.listed(path.as_deref())?;
-                Ok(part_of(&changes, path.is_none(), offset, limit))
+                Ok(part_of(&changes, offset, limit))
             }
             LayerQuery::Diff { path, offset } => {
                 let changes = self.listed(path.as_deref())?;
@@ -111,18 +111,7 @@ impl<'a> ConfinedReader<'a> {
             let path = path.as_bytes();
             list.retain(|change| is_at_or_below(&change.path, path));
         }
-        self.restore_owners(&mut list);
         Ok(list)
-    }
-
-    /// Replaces the owners that the id-mapped mount shows by those on disk: a review sees these, and
-    /// they are part of the digest.
-    fn restore_owners(&self, list: &mut [Change]) {
-        let Some(shown) = self.opened.takes_ids else { return };
-        let new = list.iter_mut().filter_map(|change| change.new.as_mut());
-        for seen in new.filter(|seen| seen.owner == shown) {
-            seen.owner = self.opened.on_disk;
-        }
     }
 
     /// Adds the lines of a change.
@@ -178,7 +167,7 @@ fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
 }
 
 /// Returns the changes from `offset` on: as many as `limit` and the room for rows allow.
-fn part_of(changes: &[Change], is_whole: bool, offset: usize, limit: usize) -> LayerAnswer {
+fn part_of(changes: &[Change], offset: usize, limit: usize) -> LayerAnswer {
     let mut lines = String::new();
     let mut rows = Vec::new();
     let shown = changes.get(offset..).unwrap_or_default();
@@ -194,7 +183,6 @@ fn part_of(changes: &[Change], is_whole: bool, offset: usize, limit: usize) -> L
     let list = LayerChanges {
         total: changes.len(),
         applicable: changes.iter().filter(|change| change.is_applicable()).count(),
-        digest: is_whole.then(|| digest::of(changes)),
         changes: rows,
         next_offset: (end < changes.len()).then_some(end),
     };

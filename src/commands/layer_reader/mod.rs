@@ -1,7 +1,7 @@
 //! The process that reads the layer of a served workspace, to show an agent what `cofferdam review` lists.
 //!
 //! The front end parses what others send, so it can open no file. `main` makes this process before the
-//! front end has a client; a server without a layer has none. It waits for questions and forks a child
+//! front end has a client; a server without a layer starts no such process. It waits for questions and forks a child
 //! for each: the child looks at what the host obeys in the directory, confines itself as a review does
 //! to reading the directory and the layer ([`crate::commands::review::confine`]), and only then parses
 //! the question and opens what cells wrote ([`answer`]). This process passes bytes on, within bounds of
@@ -164,7 +164,6 @@ impl ServedLayer {
         Ok(OpenLayer {
             layer: Layer { id, path, directory, base, lock: None, applying: None },
             takes_ids,
-            on_disk,
         })
     }
 }
@@ -175,8 +174,6 @@ struct OpenLayer {
     layer: Layer,
     /// Ids of the directory's owner, if root takes them.
     takes_ids: Option<(u32, u32)>,
-    /// Ids that files of the layer have on disk, if cells made them for root.
-    on_disk: (u32, u32),
 }
 
 /// Starts the process. Call it while there is one thread. The process ends when this one does, or when the returned end

@@ -13,7 +13,7 @@ use config::policy::Principal;
 use http::access::ClientRights;
 use http::access::tokens::Token;
 
-/// Maximum length of a frame in bytes: the text of a file, or the reason why there is none.
+/// Maximum length of a frame in bytes: the text of a file, or the reason why it was not read.
 pub(super) const MAX_FRAME: u64 = 2 * MAX_BYTES;
 
 /// The content of a file as it is sent.

@@ -67,7 +67,7 @@ impl BuiltIn for WorkspaceChangesArguments {
 
 /// Returns the lines below a list of changes.
 fn remarks(offset: usize, list: &LayerChanges) -> String {
-    let LayerChanges { total, applicable, digest, changes, next_offset } = list;
+    let LayerChanges { total, applicable, changes, next_offset } = list;
     if *total == 0 {
         return "[no changes]".to_owned();
     }
@@ -81,12 +81,8 @@ fn remarks(offset: usize, list: &LayerChanges) -> String {
         text.push_str(&format!("[there are only {total} changes]\n"));
     }
     text.push_str(&format!(
-        "[the host has not changed: the operator can apply {applicable} of {total} changes with `cofferdam review`"
+        "[the host has not changed: the operator can apply {applicable} of {total} changes with `cofferdam review`]"
     ));
-    if let Some(digest) = digest {
-        text.push_str(&format!("; digest {digest}"));
-    }
-    text.push(']');
     text
 }
 

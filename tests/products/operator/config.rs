@@ -22,7 +22,7 @@ fn an_unknown_name_is_refused_with_the_nearest_one() -> io::Result<()> {
              calculate_history, set_precision, sandbox_rules, get_tool_info, bash_exec, bash_exec_stream, pipeline, \
              get_working_dir, set_working_dir, get_env, system_info, process_info, which_command, command_help, \
              man_page, history_search, history_replay, macro_save, macro_run, macro_list, macro_delete, \
-             edit, put_file, get_file",
+             edit, put_file, get_file, workspace_changes, workspace_diff",
         ),
         (
             &["profile", "check", "none.toml"],
