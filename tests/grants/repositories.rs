@@ -82,8 +82,8 @@ fn refused(caller: &Caller) -> Check {
         let refusal = denials(&object);
         let [denial] = refusal.as_slice() else { return Err(format!("{maker}: {object}").into()) };
         let grant = denial.pointer("/grant").and_then(Value::as_str).unwrap_or_default();
-        let start = "--unguarded, since the host's git obeys a repository that is made there; \
-            git init, git clone, git submodule add, cargo new, uv init and npm create work in /tmp (";
+        let start = "--unguarded, since the host's git obeys a repository that is made there, or \
+            copy-on-write (DIR:cow, --cow); git init, git clone, git submodule add, cargo new, uv init and npm create work in /tmp (";
         holds(maker, grant, grant.starts_with(start))?;
         let named = left
             .map(|left| format!("; `/workspace/{left}` is left without one, perhaps half-made"));
