@@ -17,9 +17,11 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_rule_can_keep_the_changes_from_a_client", denied),
     claim("a_hostile_layer_stops_no_server_and_shows_nothing_outside", hostile)
         .needs(&[Need::Python]),
+    // Short: the unit tests of `changes` have a list of more than 200,000 names.
     claim("a_layer_with_too_many_changes_is_read_by_paths", full)
         .needs(&[Need::Python])
-        .only(For::User),
+        .only(For::User)
+        .thorough(),
     claim("no_diff_shows_what_cells_cannot_read", unreadable).only(For::Root),
 ];
 
