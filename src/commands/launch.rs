@@ -9,7 +9,7 @@ use crate::commands::confine::Duties;
 use crate::commands::error::CliError;
 use crate::commands::grants::cache_upkeep::CacheUpkeep;
 use crate::commands::grants::tier;
-use crate::commands::layer_reader;
+use crate::commands::layer_reader::{self, LayerEnds};
 use crate::commands::serve::listener::{HttpPlan, Opened, TcpPlan};
 use crate::commands::settings::{self, Settings};
 use crate::commands::streams::Streams;
@@ -35,8 +35,8 @@ pub struct Launched {
     pub tcp: Option<LineListener>,
     /// Link to the process that watches the project.
     pub watched: Option<OwnedFd>,
-    /// Link to the process that reads the layer of the workspace.
-    pub layer: Option<OwnedFd>,
+    /// The process that reads the layer of the workspace.
+    pub layer: Option<LayerEnds>,
 }
 
 /// Listeners that were planned, and the project that is to be watched.
@@ -171,7 +171,7 @@ fn watch(spec: WatcherSpec) -> Option<OwnedFd> {
 
 /// Starts the process that reads the layer of the workspace. A server without it serves the layer all the same: an agent
 /// cannot list its changes, and `cofferdam review` can.
-fn read_layer(layer: &layer_reader::ServedLayer) -> Option<OwnedFd> {
+fn read_layer(layer: &layer_reader::ServedLayer) -> Option<LayerEnds> {
     let started = layer_reader::start(layer);
     started.inspect_err(|errno| tracing::warn!("the layer cannot be shown to agents: {errno}")).ok()
 }

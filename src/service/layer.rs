@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,8 +24,8 @@ use model::defaults::INLINE_CHARACTERS;
 /// First byte of an answer, and that of a refusal with its reason.
 pub const ANSWERED: u8 = 1;
 pub const FAILED: u8 = 0;
-/// Longest question and longest answer in bytes.
-pub const MAX_QUERY_BYTES: usize = 16 << 10;
+/// Longest question and longest answer in bytes. JSON has six bytes for a control character of a path.
+pub const MAX_QUERY_BYTES: usize = 64 << 10;
 pub const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// Characters of rows or lines in one answer, apart from the last one.
 pub const MAX_SHOWN: usize = INLINE_CHARACTERS;
@@ -136,40 +137,53 @@ pub struct LayerDiff {
     pub next_offset: Option<usize>,
 }
 
+/// Time for an answer. The process itself ends one that takes longer than a minute, unless a file system hangs.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(75);
+
 /// The link to the process that reads the layer. Clones are the same link.
 #[derive(Debug, Clone)]
-pub struct LayerLink(Arc<Mutex<Option<UnixStream>>>);
+pub struct LayerLink {
+    /// Missing once the process has ended or did not answer in time.
+    stream: Arc<Mutex<Option<UnixStream>>>,
+    /// The process ends when this is closed.
+    _life: Arc<OwnedFd>,
+}
 
 impl LayerLink {
     /// Makes the link of an end of the socket. Must be called in the runtime.
     ///
     /// # Errors
     /// A descriptor that is no socket.
-    pub fn open(socket: OwnedFd) -> io::Result<Self> {
+    pub fn open(socket: OwnedFd, life: OwnedFd) -> io::Result<Self> {
         let stream = StdUnixStream::from(socket);
         stream.set_nonblocking(true)?;
-        Ok(Self(Arc::new(Mutex::new(Some(UnixStream::from_std(stream)?)))))
+        let stream = Arc::new(Mutex::new(Some(UnixStream::from_std(stream)?)));
+        Ok(Self { stream, _life: Arc::new(life) })
     }
 
-    /// Asks one question, after those that were asked before.
+    /// Asks one question, after those that were asked before. A cancelled one that waits for these is never asked.
     ///
     /// # Errors
-    /// A layer that cannot be read, or the end of the process.
+    /// A path that is too long, a layer that cannot be read, or the end of the process.
     pub(crate) async fn ask(&self, query: &LayerQuery) -> Result<LayerAnswer, Refused> {
         let bytes = serde_json::to_vec(query).unwrap_or_default();
-        let link = Arc::clone(&self.0);
-        // A separate task, so that a cancelled call does not leave a part of its answer on the link.
+        // The process ends at a longer one.
+        if bytes.len() > MAX_QUERY_BYTES {
+            return Err(Refused::failed("`path` is too long"));
+        }
+        let mut link = Arc::clone(&self.stream).lock_owned().await;
+        // A separate task, so that a call that is cancelled from here on leaves no part of its answer on the link.
         let exchange = async move {
-            let mut link = link.lock().await;
             let stream = link.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-            let done = exchange(stream, &bytes).await;
+            let answer = tokio::time::timeout(MAX_ANSWER_TIME, exchange(stream, &bytes));
+            let done = answer.await.unwrap_or_else(|late| Err(late.into()));
             if done.is_err() {
                 *link = None;
             }
             done
         };
         let gone = |_| {
-            Refused::failed("the process that reads the layer has ended")
+            Refused::failed("the process that reads the layer has ended, or did not answer")
                 .with_hint("`cofferdam review` shows the layer to the operator")
         };
         let done =

@@ -94,6 +94,9 @@ fn listed(caller: &Caller) -> Check {
     )?;
     let below = changes(&mut server, &json!({ "path": "/workspace/new" }))?;
     holds("below a path", &below, text(&below).starts_with("A new/\nA new/x\n["))?;
+    // The longest question that the arguments allow: the process answers, and lives on.
+    let longest = changes(&mut server, &json!({ "path": "\u{1}".repeat(4096) }))?;
+    equal("the longest path", text(&longest), "[no changes]")?;
     for path in ["../x", "/etc"] {
         let refused = changes(&mut server, &json!({ "path": path }))?;
         holds("outside", &refused, text(&refused).contains("`path`: expected a path"))?;

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 
 use super::OpenLayer;
@@ -12,6 +13,7 @@ use crate::commands::layers::applied::AppliedFiles;
 use crate::commands::layers::change::{Act, Change, Kind};
 use crate::commands::layers::changes;
 use crate::commands::layers::judge::Judge;
+use crate::commands::layers::owner;
 use crate::commands::review::confine::confine;
 use crate::commands::review::print::{Output, row_json};
 use crate::commands::review::{self, diff};
@@ -59,7 +61,7 @@ impl<'a> ConfinedReader<'a> {
         };
         let host = layer.host().map_err(failed)?;
         let judge = review::judge(layer, &host, &layer.base.guard_names).map_err(hidden)?;
-        take_ids(opened).map_err(failed)?;
+        take_ids(opened, &host).map_err(failed)?;
         let upper = layer.upper().map_err(|errno| {
             let hint = "a command may have closed it: chmod u+rwx /workspace";
             (failed(errno).0, Some(hint.to_owned()))
@@ -131,11 +133,11 @@ impl<'a> ConfinedReader<'a> {
     }
 }
 
-/// Gives up root's rights for those of the directory's owner: cells have no others.
-fn take_ids(opened: &OpenLayer) -> Result<(), Errno> {
-    if let Some((uid, gid)) = opened.takes_ids {
+/// Gives up root's rights for those of the directory's owner and group: cells have no others.
+fn take_ids(opened: &OpenLayer, host: &OwnedFd) -> Result<(), Errno> {
+    if let Some((uid, _)) = opened.takes_ids {
         let uid = Uid::from_raw(uid);
-        let gid = Gid::from_raw(gid);
+        let gid = Gid::from_raw(owner::group_of(&fstat(host)?));
         setgroups(&[])?;
         setresgid(gid, gid, gid)?;
         // The kernel empties the capabilities too.

@@ -9,7 +9,8 @@
 //!
 //! The host's files are read with the rights that cells have, so that no diff shows what a cell could
 //! not read. For other users than root these are the rights of this process, supplementary groups
-//! included. If root starts the server, the child takes the ids of the directory's owner. The files of
+//! included. If root starts the server, the child takes the owner and the group of the directory, which
+//! are what the cells' mounts map. The files of
 //! the layer belong to root then; an id-mapped mount shows them as the owner's.
 
 mod answer;
@@ -176,40 +177,55 @@ struct OpenLayer {
     takes_ids: Option<(u32, u32)>,
 }
 
-/// Starts the process. Call it while there is one thread. The process ends when this one does, or when the returned end
-/// of the link is closed.
+/// The front end's ends of the process.
+#[derive(Debug)]
+pub struct LayerEnds {
+    /// Link for questions and answers.
+    pub(crate) link: OwnedFd,
+    /// End of a pipe to which nothing is written. The process ends when it is closed.
+    pub(crate) life: OwnedFd,
+}
+
+/// Starts the process. Call it while there is one thread. The process ends when this one does, or when the returned ends
+/// are closed.
 ///
 /// # Errors
 /// If the layer cannot be opened, or the process cannot be made.
-pub(crate) fn start(layer: &ServedLayer) -> Result<OwnedFd, Errno> {
+pub(crate) fn start(layer: &ServedLayer) -> Result<LayerEnds, Errno> {
     let opened = layer.open()?;
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+    let (watched, life) = pipe2(OFlag::O_CLOEXEC)?;
     match fork()? {
         Side::Child => {
-            drop(ours);
-            let run = || enter(&theirs, &opened).and_then(|()| serve(&theirs, &opened));
+            drop((ours, life));
+            let run = || {
+                enter(&theirs, &watched, &opened)?;
+                serve(&theirs, &opened)
+            };
             let done = std::panic::catch_unwind(AssertUnwindSafe(run));
             process::exit_now(i32::from(!matches!(done, Ok(Ok(())))));
         }
-        Side::Parent(_) => Ok(ours),
+        Side::Parent(_) => Ok(LayerEnds { link: ours, life }),
     }
 }
 
 /// Takes the process from the clone to its confinement.
-fn enter(link: &OwnedFd, opened: &OpenLayer) -> Result<(), Errno> {
+fn enter(link: &OwnedFd, watched: &OwnedFd, opened: &OpenLayer) -> Result<(), Errno> {
     let pages = ArgumentPages::locate().map_err(|error| errno_of(&error))?;
     // Erases the operator's arguments and environment, which may hold secrets.
     pages.clear_but("cofferdam-layer", &KEPT_VARIABLES);
     // Keeps signals of the operator's terminal away.
     nix::unistd::setsid()?;
+    // Also while it waits for a child: where Landlock scopes signals, a dead front end sends none.
     process::set_death_signal(Signal::SIGKILL)?;
+    signals::kill_at_event(watched)?;
     process::set_dumpable(Dumpable::No)?;
-    if !process::is_open(link)? {
+    if !process::is_open(watched)? {
         return Err(Errno::EPIPE);
     }
     silence()?;
-    fds::keep_only([link.as_fd(), opened.layer.directory.as_fd()].into_iter())?;
+    fds::keep_only([link.as_fd(), watched.as_fd(), opened.layer.directory.as_fd()].into_iter())?;
     signals::default_signals()?;
     process::give_way(NICE)?;
     LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;

@@ -26,10 +26,9 @@ pub(crate) struct Owner {
 impl Owner {
     /// Returns the owner of a file.
     pub(crate) fn of(status: &FileStat) -> Self {
-        let of_directory = if status.st_gid == 0 { NO_GROUP } else { status.st_gid };
         let gid = match status.st_uid {
             0 => 0,
-            uid => accounts::primary_group(uid).unwrap_or(of_directory),
+            uid => accounts::primary_group(uid).unwrap_or_else(|| group_of(status)),
         };
         Self { uid: status.st_uid, gid }
     }
@@ -75,6 +74,11 @@ impl Owner {
         }
         done
     }
+}
+
+/// Returns the group of a directory, for a process that acts in its owner's place: never root's.
+pub(crate) fn group_of(status: &FileStat) -> u32 {
+    if status.st_gid == 0 { NO_GROUP } else { status.st_gid }
 }
 
 /// Returns true if the calling thread has these ids for files. Each call with an invalid id changes

@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use crate::commands::error::CliError;
 use crate::commands::grants::{GrantPlan, request};
 use crate::commands::launch::{self, Launched, Plans};
+use crate::commands::layer_reader::LayerEnds;
 use crate::commands::policy::agreement;
 use crate::commands::settings::Settings;
 use crate::commands::streams::Streams;
@@ -64,9 +65,9 @@ const ON_A_TERMINAL: &str =
 const OPENING_TIME: Duration = Duration::from_secs(1);
 
 /// Opens the link to the process that reads the layer.
-fn layer_link(end: OwnedFd) -> Result<LayerLink, CliError> {
+fn layer_link(ends: LayerEnds) -> Result<LayerLink, CliError> {
     let failed = |error| CliError::new(format!("no link to the layer: {}", in_words(&error)));
-    LayerLink::open(end).map_err(failed)
+    LayerLink::open(ends.link, ends.life).map_err(failed)
 }
 
 /// Runs the command: 0 if it ended as requested.
