@@ -26,6 +26,8 @@ const MAX_OUTPUT: usize = 16 << 20;
 const MAX_TIME_OF_ALL: Duration = Duration::from_secs(60);
 /// Longest file that is compared by lines.
 const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Maximum number of lines of such a file: each takes more memory than a short line has bytes.
+const MAX_LINES: usize = 200_000;
 /// Time for the comparison of one file; after it larger parts than necessary are shown as changed.
 const MAX_TIME: Duration = Duration::from_secs(1);
 const CONTEXT_LINES: usize = 3;
@@ -108,6 +110,15 @@ fn read(root: &OwnedFd, change: &Change) -> Result<Side, Errno> {
     Ok(if is_text { Side::Text(bytes) } else { Side::Other })
 }
 
+/// Returns true if a side is compared by lines.
+fn has_lines(side: &Side) -> bool {
+    match side {
+        Side::Absent => true,
+        Side::Text(bytes) => bytes.split_inclusive(|byte| *byte == b'\n').nth(MAX_LINES).is_none(),
+        Side::Other => false,
+    }
+}
+
 /// Returns the lines of a change, each with its end.
 pub(crate) fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(ChangeTag, Vec<u8>)> {
     let path = |prefix: &[u8]| quoted(&[prefix, &change.path].concat());
@@ -120,13 +131,10 @@ pub(crate) fn unified(change: &Change, before: &Side, after: &Side) -> Vec<(Chan
     };
     let old = name(before, b"a/");
     let new = name(after, b"b/");
-    let (before, after) = match (before, after) {
-        (Side::Other, _) | (_, Side::Other) => {
-            lines.push(header(format!("Binary files {old} and {new} differ\n")));
-            return lines;
-        }
-        (Side::Text(_) | Side::Absent, Side::Text(_) | Side::Absent) => (before, after),
-    };
+    if !has_lines(before) || !has_lines(after) {
+        lines.push(header(format!("Binary files {old} and {new} differ\n")));
+        return lines;
+    }
     let names = format!("--- {old}\n+++ {new}\n");
     let bytes = |side: &'_ Side| match side {
         Side::Text(bytes) => bytes.clone(),
@@ -268,6 +276,18 @@ mod tests {
             "diff --git a/a b/a\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x\n"
         );
     }
+
+    #[test]
+    fn a_text_of_too_many_lines_is_not_compared_by_lines() {
+        let empty_lines = |count| Side::Text(vec![b'\n'; count]);
+        let differ = "diff --git a/a b/a\nBinary files a/a and b/a differ\n";
+        assert_eq!(shown(empty_lines(MAX_LINES + 1), empty_lines(1)), differ);
+        assert_eq!(shown(empty_lines(1), empty_lines(MAX_LINES + 1)), differ);
+        let all = unified(&change("a"), &Side::Absent, &empty_lines(MAX_LINES));
+        let inserted = all.iter().filter(|(tag, _)| *tag == ChangeTag::Insert);
+        assert_eq!(inserted.count(), MAX_LINES);
+    }
+
     #[test]
     fn a_diff_says_what_a_file_is_and_why_it_is_not_applied() {
         let zero = Stamp(0, 0);
