@@ -18,6 +18,8 @@ use sys::xattr;
 
 /// Configuration in a repository's directory.
 const CONFIG: &str = "config";
+/// Names the directory whose configuration git reads instead, in a linked worktree's part.
+const COMMONDIR: &str = "commondir";
 
 /// Checks that no third user has chosen the configuration of a repository, or can put another one in
 /// its place. `held` is its directory, which was at `path`.
@@ -34,7 +36,11 @@ pub(super) fn check(path: &Path, held: &OwnedFd) -> Result<(), String> {
     let owner = status.st_uid;
     for directory in path.ancestors() {
         let known = std::fs::symlink_metadata(directory).map_err(unseen)?;
-        if !known.is_dir() || !is_trusted(directory, &known, owner) {
+        // In a sticky directory others cannot rename what is not theirs, but they can make names.
+        let is_sticky = directory != path && known.mode() & libc::S_ISVTX != 0;
+        let is_own = known.uid() == 0 || known.uid() == owner;
+        let is_safe = (is_sticky && is_own) || is_trusted(directory, &known, owner);
+        if !known.is_dir() || !is_safe {
             return Err(format!(
                 "a directory around the repository is another user's, or others may write to it: {}",
                 plain(&directory.display().to_string())
@@ -44,6 +50,16 @@ pub(super) fn check(path: &Path, held: &OwnedFd) -> Result<(), String> {
     let now = std::fs::symlink_metadata(path).map_err(unseen)?;
     if (now.dev(), now.ino()) != (status.st_dev, status.st_ino) {
         return Err("the repository was replaced meanwhile".to_owned());
+    }
+    // The directory is that of a main repository: a linked worktree's is not one called `.git`.
+    match std::fs::symlink_metadata(path.join(COMMONDIR)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Ok(_) => {
+            return Err(format!(
+                "the repository takes its configuration from elsewhere: it has a `{COMMONDIR}`"
+            ));
+        }
+        Err(error) => return Err(unseen(error)),
     }
     let config = path.join(CONFIG);
     match std::fs::symlink_metadata(&config) {
@@ -60,10 +76,6 @@ fn is_trusted(path: &Path, known: &Metadata, owner: u32) -> bool {
     let is_own = |uid: u32| uid == 0 || uid == owner;
     if !is_own(known.uid()) {
         return false;
-    }
-    // In a sticky directory others cannot rename what is not theirs.
-    if known.is_dir() && known.mode() & libc::S_ISVTX != 0 {
-        return true;
     }
     if known.mode() & libc::S_IWOTH != 0 {
         return false;
@@ -89,6 +101,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_repository_with_its_configuration_elsewhere_is_refused() -> std::io::Result<()> {
+        let root = tempfile::tempdir()?;
+        let git = root.path().join(".git");
+        fs::create_dir(&git)?;
+        let held = OwnedFd::from(File::open(&git)?);
+        assert_eq!(check(&git, &held), Ok(()));
+        fs::write(git.join(COMMONDIR), "../elsewhere\n")?;
+        let refused = check(&git, &held);
+        assert!(refused.as_ref().is_err_and(|why| why.contains("commondir")), "{refused:?}");
+        Ok(())
+    }
+
+    #[test]
     fn a_repository_that_others_can_replace_or_configure_is_refused() -> std::io::Result<()> {
         let root = tempfile::tempdir()?;
         let around = root.path().join("a");
@@ -111,6 +136,10 @@ mod tests {
         };
         let open = checked(&around, 0o777)?;
         assert!(is_around(&open), "{open:?}");
+        // Anyone could make a `commondir` in it.
+        let open = checked(&git, 0o1777)?;
+        assert!(is_around(&open), "{open:?}");
+        assert_eq!(checked(&git, 0o1755)?, Ok(()));
         let config_of_others =
             "the repository's configuration is another user's, or others may write to it";
         assert_eq!(checked(&config, 0o646)?, Err(config_of_others.to_owned()));
