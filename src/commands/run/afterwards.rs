@@ -6,12 +6,13 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -34,6 +35,9 @@ use sys::{signals, terminal};
 
 /// Lines of a list that are shown before the question.
 const MAX_LINES: usize = 10;
+/// Time for the kernel to remove the cells of the run, and between two lists meanwhile.
+const MAX_END: Duration = Duration::from_secs(2);
+const LIST_INTERVAL: Duration = Duration::from_millis(20);
 /// Signals that are passed on to the run, unless the terminal has sent them to it too.
 const PASSED_ON: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 /// Value of `si_code` from which on a signal is the kernel's (sigaction(2)).
@@ -235,10 +239,7 @@ struct Layer<'a> {
 impl Layer<'_> {
     /// Shows what the layer has, and does what the person says. Without an answer everything is kept.
     fn ask(&self) -> Result<(), CliError> {
-        let mut list = self.review(&[]);
-        list.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE").stderr(Stdio::piped());
-        let listed = list.output();
-        let listed = listed.map_err(|error| review_failed(&error))?;
+        let listed = self.listed_at_end()?;
         let list = String::from_utf8_lossy(&listed.stdout).into_owned();
         if list.is_empty() {
             // Without changes there is nothing to ask, and a failure is the review's to explain.
@@ -247,25 +248,90 @@ impl Layer<'_> {
             }
             return Ok(());
         }
-        let host = shell_word(&self.host.display().to_string());
+        // Another start may use the layer before the answer.
+        let mut shown = digest_in(&listed.stderr);
         eprint!("{}", summary(&plain(&self.host.display().to_string()), &list));
-        let kept = || eprintln!("cofferdam: kept; cofferdam review {host}");
         if !std::io::stdin().is_terminal() {
-            kept();
+            self.keep();
             return Ok(());
         }
         loop {
             match answer()? {
-                Answer::Apply => return self.act(&["--apply"]),
-                Answer::Discard => return self.act(&["--discard"]),
-                Answer::Diff => self.act(&["--diff"])?,
+                Answer::Apply => return self.apply(shown.as_deref()),
+                Answer::Discard => return self.discard(shown.as_deref()),
+                Answer::Diff => {
+                    let diff = self.act(&["--diff"])?;
+                    // Without one, what is applied must still be what the list has shown.
+                    shown = digest_in(&diff).or(shown);
+                }
                 Answer::Keep => {
-                    kept();
+                    self.keep();
                     return Ok(());
                 }
                 Answer::Unknown => {}
             }
         }
+    }
+
+    /// Lists the changes when the cells of the run, which use the layer, have been removed.
+    fn listed_at_end(&self) -> Result<Output, CliError> {
+        let end = Instant::now() + MAX_END;
+        loop {
+            let listed = self.listed()?;
+            let is_free = listed.stdout.is_empty() || digest_in(&listed.stderr).is_some();
+            if is_free || Instant::now() >= end {
+                return Ok(listed);
+            }
+            std::thread::sleep(LIST_INTERVAL);
+        }
+    }
+
+    /// Lists the changes.
+    fn listed(&self) -> Result<Output, CliError> {
+        let mut list = self.review(&[]);
+        list.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE").stderr(Stdio::piped());
+        list.output().map_err(|error| review_failed(&error))
+    }
+
+    /// Applies the changes if they are still those that were shown.
+    fn apply(&self, shown: Option<&str>) -> Result<(), CliError> {
+        match shown {
+            Some(digest) => self.act(&["--apply", "--if", digest]).map(drop),
+            None => {
+                self.keep_unknown();
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the changes if they are still those that were shown.
+    fn discard(&self, shown: Option<&str>) -> Result<(), CliError> {
+        let Some(shown) = shown else {
+            self.keep_unknown();
+            return Ok(());
+        };
+        let now = digest_in(&self.listed()?.stderr);
+        if now.as_deref() != Some(shown) {
+            eprintln!("cofferdam: nothing was discarded: the list has changed");
+            self.keep();
+            return Ok(());
+        }
+        self.act(&["--discard"]).map(drop)
+    }
+
+    fn keep(&self) {
+        eprintln!("cofferdam: kept; cofferdam review {}", self.directory());
+    }
+
+    fn keep_unknown(&self) {
+        eprintln!(
+            "cofferdam: the layer was in use when it was listed, or an apply of it was interrupted"
+        );
+        self.keep();
+    }
+
+    fn directory(&self) -> String {
+        shell_word(&self.host.display().to_string())
     }
 
     /// Returns a review of the layer.
@@ -281,13 +347,36 @@ impl Layer<'_> {
     }
 
     /// Runs a review whose output is for the person: standard output is that of the program that ran.
-    fn act(&self, arguments: &[&str]) -> Result<(), CliError> {
+    /// Returns its messages.
+    fn act(&self, arguments: &[&str]) -> Result<Vec<u8>, CliError> {
         let to = std::io::stderr().as_fd().try_clone_to_owned();
         let to = to.map_err(|error| review_failed(&error))?;
-        let status = self.review(arguments).stdout(to).status();
+        let mut review = self.review(arguments);
+        let mut review = review.stdout(to).stderr(Stdio::piped()).spawn();
+        let review = review.as_mut().map_err(|error| review_failed(error))?;
+        let mut messages = Vec::new();
+        let from = review.stderr.take().into_iter();
+        for line in from.flat_map(|from| BufReader::new(from).split(b'\n')) {
+            let mut line = line.map_err(|error| review_failed(&error))?;
+            line.push(b'\n');
+            eprint!("{}", String::from_utf8_lossy(&line));
+            messages.extend(line);
+        }
         // Its exit code says what is left, and it has explained a failure.
-        status.map(drop).map_err(|error| review_failed(&error))
+        review.wait().map_err(|error| review_failed(&error))?;
+        Ok(messages)
     }
+}
+
+/// Returns the digest that a review has printed with its list.
+fn digest_in(messages: &[u8]) -> Option<String> {
+    let messages = String::from_utf8_lossy(messages);
+    let mut digests = messages.lines().filter_map(|line| {
+        let digest = line.strip_prefix("cofferdam: `--apply --if ")?.split('`').next()?;
+        let is_digest = !digest.is_empty() && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_digest.then(|| digest.to_owned())
+    });
+    digests.next()
 }
 
 /// Formats the counts and the first lines of a list.
@@ -331,11 +420,11 @@ enum Answer {
 }
 
 impl Answer {
-    /// Reads a line. A word that removes changes is written in full.
+    /// Reads a line. A word that changes the host or removes changes is written in full.
     fn of(line: &str) -> Self {
         match line.trim() {
             "" | "k" | "keep" => Self::Keep,
-            "a" | "apply" => Self::Apply,
+            "apply" => Self::Apply,
             "diff" => Self::Diff,
             "discard" => Self::Discard,
             _ => Self::Unknown,
@@ -361,12 +450,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_whole_word_discards_and_no_answer_keeps() {
+    fn only_a_whole_word_applies_or_discards_and_no_answer_keeps() {
         for (line, answer) in [
             ("", Answer::Keep),
             ("\n", Answer::Keep),
             ("k\n", Answer::Keep),
-            ("a\n", Answer::Apply),
+            ("a\n", Answer::Unknown),
             ("apply\n", Answer::Apply),
             ("diff\n", Answer::Diff),
             ("d\n", Answer::Unknown),
@@ -375,6 +464,18 @@ mod tests {
         ] {
             assert_eq!(Answer::of(line), answer, "{line:?}");
         }
+    }
+
+    #[test]
+    fn a_digest_is_one_that_the_review_printed() {
+        let digest = |messages: &str| digest_in(messages.as_bytes());
+        let line = "cofferdam: x\ncofferdam: `--apply --if 01ab` does so only if the list is still this one\n";
+        assert_eq!(digest(line).as_deref(), Some("01ab"));
+        let in_use =
+            "cofferdam: `--apply --if DIGEST` needs a list of the layer when no cell uses it\n";
+        assert_eq!(digest(in_use), None);
+        assert_eq!(digest("cofferdam: changes to `--apply --if 01ab` in the layer x\n"), None);
+        assert_eq!(digest(""), None);
     }
 
     #[test]
