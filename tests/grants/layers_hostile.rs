@@ -65,6 +65,18 @@ fn digest(caller: &Caller, path: &str) -> Result<Value, Failed> {
     Ok(list.pointer("/digest").ok_or("no digest")?.clone())
 }
 
+/// Returns the digest once the cells of the last start have let the layer go.
+fn digest_at_rest(caller: &Caller, path: &str) -> Result<Value, Failed> {
+    let end = Instant::now() + soon(10);
+    loop {
+        let digest = digest(caller, path)?;
+        if !digest.is_null() {
+            return Ok(digest);
+        }
+        holds("a digest", path, Instant::now() < end)?;
+    }
+}
+
 const MADE: &str = "mkdir src; echo public > t.txt; chmod 644 t.txt";
 
 fn refused(caller: &Caller) -> Check {
@@ -78,7 +90,7 @@ fn refused(caller: &Caller) -> Check {
     }
     equal("files on the host", written(&path)?, before)?;
     // The control: the rest is applied when that is asked for.
-    let digest = digest(caller, &path)?;
+    let digest = digest_at_rest(caller, &path)?;
     let digest = digest.as_str().ok_or("no digest")?;
     let applied = review(caller, &[&path, "--apply", "--if", digest])?;
     equal(&applied.stderr, applied.code, 0)?;
@@ -140,18 +152,15 @@ fn in_use(caller: &Caller) -> Check {
     let list = review(caller, &[&path])?.stderr;
     holds("why", &list, list.contains("needs a list of the layer when no cell uses it"))?;
     drop(live);
-    let end = Instant::now() + soon(10);
-    while digest(caller, &path)?.is_null() {
-        holds("the control", &path, Instant::now() < end)?;
-    }
-    Ok(())
+    // The control.
+    digest_at_rest(caller, &path).map(drop)
 }
 
 fn started(caller: &Caller) -> Check {
     let path = project(caller, "project", "echo a > a")?;
     equal("in the cell", in_layer(caller, &path, "echo GOOD > b")?.code, 0)?;
-    let seen = digest(caller, &path)?;
-    equal("the control", digest(caller, &path)?, seen.clone())?;
+    let seen = digest_at_rest(caller, &path)?;
+    equal("the control", digest_at_rest(caller, &path)?, seen.clone())?;
     let script = "python3 -c 'import mmap, os
 file = os.open(\"b\", os.O_RDWR)
 mmap.mmap(file, 5)[:5] = b\"EVIL\\n\"'";
@@ -161,9 +170,9 @@ mmap.mmap(file, 5)[:5] = b\"EVIL\\n\"'";
     equal(&refused.stderr, refused.code, 125)?;
     holds("nothing is written", &path, !Path::new(&path).join("b").exists())?;
     // The same for a start that changes nothing that has a time.
-    let second = digest(caller, &path)?;
+    let second = digest_at_rest(caller, &path)?;
     equal("another start", in_layer(caller, &path, "true")?.code, 0)?;
-    holds("another digest", &second, digest(caller, &path)? != second)
+    holds("another digest", &second, digest_at_rest(caller, &path)? != second)
 }
 
 fn attributes(caller: &Caller) -> Check {
