@@ -51,8 +51,9 @@ const NO_COMMITS: i32 = 72;
 const DAMAGED: i32 = 73;
 const WRITABLE: i32 = 74;
 /// Makes a bundle in a cell: of the branches, the tags, and a `HEAD` that is on no branch, without
-/// the commits on standard input, of which the layer may lack some. The repository may have any
-/// configuration: missing objects are fetched from nowhere.
+/// the commits on standard input, of which the layer may lack some. The branches are arguments, as git
+/// before 2.42 reads only revisions from standard input. The repository may have any configuration:
+/// missing objects are fetched from nowhere.
 const BUNDLE: &str = r#"exec 2>/dev/null
 [ -w /workspace ] && exit 74
 cd -- "$1" || exit 71
@@ -60,12 +61,13 @@ export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GI
 export GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none
 git() { command git --no-replace-objects -c safe.directory='*' -c core.fsmonitor=false "$@"; }
 git rev-parse --git-dir >/dev/null || exit 71
-new=$(printf '%s\n' --branches --tags; git symbolic-ref -q HEAD >/dev/null || echo HEAD)
-git rev-list -n 1 --stdin <<< "$new" >/dev/null || exit 73
-revisions=$(printf '%s\n' "$new"; cat)
-first=$(git rev-list -n 1 --ignore-missing --stdin <<< "$revisions") || exit 73
+new=(--branches --tags)
+git symbolic-ref -q HEAD >/dev/null || new+=(HEAD)
+git rev-list -n 1 "${new[@]}" >/dev/null || exit 73
+known=$(cat)
+first=$(git rev-list -n 1 --ignore-missing "${new[@]}" --stdin <<< "$known") || exit 73
 [ -n "$first" ] || exit 72
-git bundle create -q - --ignore-missing --stdin <<< "$revisions"
+git bundle create -q - --ignore-missing "${new[@]}" --stdin <<< "$known"
 "#;
 
 /// A repository of the layer.
