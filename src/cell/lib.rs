@@ -21,6 +21,7 @@ pub mod confine;
 pub mod dying;
 pub mod enter;
 pub mod fds;
+pub mod file_ids;
 pub mod files;
 pub mod ids;
 pub mod init;

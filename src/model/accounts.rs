@@ -11,7 +11,7 @@ pub fn home() -> Option<PathBuf> {
     let variable = std::env::var_os("HOME").filter(|home| !home.is_empty());
     variable.map(PathBuf::from).or_else(|| {
         let uid = nix::unistd::getuid().as_raw();
-        field("/etc/passwd", uid, 5).filter(|home| !home.is_empty()).map(PathBuf::from)
+        home_of_id(uid)
     })
 }
 
@@ -23,6 +23,12 @@ pub fn home_of(user: &str) -> Option<PathBuf> {
     let mut lines = table.lines().map(|line| line.split(':'));
     let line = lines.find(|line| line.clone().next() == Some(user));
     line?.nth(5).filter(|home| !home.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the home directory of a user by id.
+#[must_use]
+pub fn home_of_id(uid: u32) -> Option<PathBuf> {
+    field("/etc/passwd", uid, 5).filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// Returns the name of a user.
@@ -41,6 +47,23 @@ pub fn primary_group(uid: u32) -> Option<u32> {
 #[must_use]
 pub fn group(gid: u32) -> Option<String> {
     field("/etc/group", gid, 0)
+}
+
+/// Returns the groups that list a user, other than the primary one.
+#[must_use]
+pub fn supplementary_groups(uid: u32) -> Vec<u32> {
+    let table = std::fs::read("/etc/group").unwrap_or_default();
+    let name = user(uid);
+    name.map(|name| groups_that_list(&String::from_utf8_lossy(&table), &name)).unwrap_or_default()
+}
+
+fn groups_that_list(groups: &str, name: &str) -> Vec<u32> {
+    let listed = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let gid = fields.next()?.parse().ok()?;
+        fields.next()?.split(',').any(|member| member == name).then_some(gid)
+    };
+    groups.lines().filter_map(listed).collect()
 }
 
 /// Returns the users in a group, by their accounts and by its list; `None` if the group is not known, or
@@ -102,6 +125,9 @@ mod tests {
         assert_eq!(members(20), Some(vec![2]));
         assert_eq!(members(30), None);
         assert_eq!(members(40), None);
+        assert_eq!(groups_that_list(groups, "a"), [30]);
+        assert_eq!(groups_that_list(groups, "b"), [10]);
+        assert!(groups_that_list(groups, "c").is_empty());
     }
 
     #[test]

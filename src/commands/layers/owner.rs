@@ -6,9 +6,10 @@
 
 use nix::errno::Errno;
 use nix::sys::stat::FileStat;
-use nix::unistd::{Gid, Uid, geteuid, getgroups, setfsgid, setfsuid, setgroups};
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
+use cell::file_ids::FileIds;
 use model::accounts;
 
 /// Group of an owner without an account in a directory of the group root.
@@ -61,31 +62,13 @@ impl Owner {
         if !geteuid().is_root() || self.uid == 0 {
             return act();
         }
-        let groups = getgroups()?;
-        setgroups(&[])?;
-        let gid = setfsgid(Gid::from_raw(self.gid));
-        let uid = setfsuid(Uid::from_raw(self.uid));
-        let done = if is_in_force(self.uid, self.gid) { act() } else { Err(Errno::EPERM.into()) };
-        setfsuid(uid);
-        setfsgid(gid);
-        setgroups(&groups)?;
-        if !is_in_force(uid.as_raw(), gid.as_raw()) {
-            return Err(Errno::EPERM.into());
-        }
-        done
+        FileIds { uid: self.uid, gid: self.gid, supplementary: Vec::new() }.during(act)
     }
 }
 
 /// Returns the group of a directory, for a process that acts in its owner's place: never root's.
 pub(crate) fn group_of(status: &FileStat) -> u32 {
     if status.st_gid == 0 { NO_GROUP } else { status.st_gid }
-}
-
-/// Returns true if the calling thread has these ids for files. Each call with an invalid id changes
-/// nothing and returns the id in force (setfsuid(2)).
-fn is_in_force(uid: u32, gid: u32) -> bool {
-    setfsuid(Uid::from_raw(u32::MAX)).as_raw() == uid
-        && setfsgid(Gid::from_raw(u32::MAX)).as_raw() == gid
 }
 
 #[cfg(test)]
@@ -109,7 +92,7 @@ mod tests {
         let (read, given) = owner.during(|| {
             std::fs::write(&made, "").map_err(|error| cell::errno_of(&error))?;
             let read = std::fs::read(&closed).map_err(|error| cell::errno_of(&error));
-            let given = nix::unistd::chown(&made, Some(Uid::from_raw(0)), None);
+            let given = nix::unistd::chown(&made, Some(nix::unistd::Uid::from_raw(0)), None);
             Ok::<_, Errno>((read, given))
         })?;
         assert_eq!(read, Err(Errno::EACCES));
