@@ -178,6 +178,15 @@ pub fn lock_securebits() -> Result<()> {
     Errno::result(set).map(drop)
 }
 
+/// Returns true if a change of ids takes capabilities away: SECBIT_NO_SETUID_FIXUP is off.
+pub fn ids_limit_capabilities() -> Result<bool> {
+    const NO_SETUID_FIXUP: libc::c_int = 1 << 2;
+    let zero: libc::c_ulong = 0;
+    // SAFETY: takes no pointers; unused arguments must be zero (prctl(2)) and are.
+    let bits = unsafe { libc::prctl(libc::PR_GET_SECUREBITS, zero, zero, zero, zero) };
+    Errno::result(bits).map(|bits| bits & NO_SETUID_FIXUP == 0)
+}
+
 /// A child that was reaped: its wait status, and what it and its waited-for children used.
 #[derive(Debug, Clone, Copy)]
 pub struct Reaped {

@@ -59,7 +59,7 @@ const KEPT_VARIABLES: [&str; 4] =
 /// System calls of the two processes until the child confines itself: what they need to fork, to pass
 /// bytes on, and to search the directory for what the host obeys. Calls that change files, run
 /// programs or reach other processes are absent on purpose.
-const ALLOWED: [Sysno; 52] = [
+const ALLOWED: [Sysno; 54] = [
     Sysno::read,
     Sysno::write,
     Sysno::ppoll,
@@ -99,6 +99,8 @@ const ALLOWED: [Sysno; 52] = [
     Sysno::setgroups,
     Sysno::setresgid,
     Sysno::setresuid,
+    Sysno::setfsgid,
+    Sysno::setfsuid,
     Sysno::capget,
     Sysno::capset,
     Sysno::prctl,
@@ -245,7 +247,7 @@ fn confine(layer: &OwnedFd) -> Result<(), Errno> {
     let rules = |abi| landlock::reads(abi, [root.as_fd(), layer.as_fd()]);
     let filter = Filter::of_calls(calls());
     let done = match nix::unistd::geteuid().is_root() {
-        // Until a child takes the ids of the owner, it reads the configuration of other users as a review does.
+        // Until a child takes the ids of the owner, it reads root's own configuration as a review does.
         true => {
             caps::keep_readers()?;
             process::set_no_new_privs()?;

@@ -1,6 +1,7 @@
 //! Finds paths in a granted directory that git's configuration names, because git runs or obeys
 //! these too.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use nix::errno::Errno;
 
 use super::grammar::Whole;
 use super::reader::{MAX_TEXT, Reader, Variable};
+use super::rights::Rights;
 use super::scan::{Extent, Repository, Scan, sorted};
 use super::settings::{Meaning, named_by};
-use super::tree::{GrantPath, Kind, Target, path_of};
+use super::tree::{Content, GrantPath, Kind, Named, Target, path_of};
 use model::accounts;
 
 /// Maximum depth of includes, as in git (config.c: MAX_INCLUDE_DEPTH).
@@ -49,14 +51,30 @@ const HOOKS: &str = "applypatch-msg pre-applypatch post-applypatch pre-commit pr
     post-rewrite sendemail-validate fsmonitor-watchman p4-changelist p4-prepare-changelist \
     p4-post-changelist p4-pre-submit post-index-change";
 
-/// Settings of several files.
-type Settings = Vec<Rc<Vec<Variable>>>;
+/// The settings of one file, and the rights for what they name.
+#[derive(Debug, Clone)]
+pub(crate) struct FileSettings {
+    variables: Rc<Vec<Variable>>,
+    rights: Rights,
+}
 
 /// The settings of one repository's configuration that were collected so far.
 #[derive(Default)]
 struct Gathered {
-    seen: BTreeSet<PathBuf>,
-    settings: Settings,
+    seen: BTreeSet<(PathBuf, Rights)>,
+    settings: Vec<FileSettings>,
+}
+
+/// A value, and the rights for what it names.
+struct Value<T> {
+    text: T,
+    rights: Rights,
+}
+
+impl Value<&[u8]> {
+    fn path(&self) -> PathBuf {
+        expanded(self.text, self.rights)
+    }
 }
 
 impl Scan {
@@ -70,25 +88,8 @@ impl Scan {
             self.configurations_for_all();
             self.is_for_all_guarded = !self.is_spent();
         }
-        for Repository { git, mut tops, .. } in repositories {
-            let origin =
-                self.trees.locate(&git).unwrap_or(GrantPath { tree: 0, path: PathBuf::new() });
-            // A repository outside of the grants is reported for the first of them.
-            let common = self.common(&git);
-            let mut gathered = Gathered::default();
-            for (directory, name) in [(&common, "config"), (&git, "config.worktree")] {
-                // Inside a granted directory its name is guarded as a part of a repository.
-                let depth = usize::from(self.trees.locate(directory).is_none());
-                self.gather(&origin, (directory, Path::new(name)), depth, &mut gathered);
-            }
-            for file in self.for_all.clone() {
-                self.gather(&origin, (Path::new("/"), &file), 1, &mut gathered);
-            }
-            let settings = gathered.settings;
-            let trees = valued(&settings, Meaning::WorkTree);
-            tops.extend(trees.filter_map(|value| self.resolved(&git, &expanded(value))));
-            tops.push(git.clone());
-            self.guard_named(&origin, (&git, &sorted(tops)), &settings);
+        for repository in repositories {
+            self.configuration(repository);
         }
         if self.is_spent() {
             // Some files may not have been read in time; a later step has more.
@@ -96,75 +97,128 @@ impl Scan {
         }
     }
 
+    /// Guards the paths that the configuration of one repository names.
+    fn configuration(&mut self, mut repository: Repository) {
+        let git = repository.git.clone();
+        repository.rights = self.trees.rights_in(&git, repository.rights);
+        let origin = self.nearest(&git);
+        let common = self.common(&git, repository.rights);
+        let mut gathered = Gathered::default();
+        let files =
+            [(&common.path, "config", common.rights), (&git, "config.worktree", repository.rights)];
+        for (from, name, rights) in files {
+            // Inside a granted directory its name is guarded as a part of a repository.
+            let depth = usize::from(self.trees.locate(from).is_none());
+            let named = Named { from, path: Path::new(name), rights };
+            self.gather(&origin, named, depth, &mut gathered);
+        }
+        self.gather_for_all(&origin, &mut gathered);
+        let settings = gathered.settings;
+        for value in valued(&settings, Meaning::WorkTree) {
+            let named = Named { from: &git, path: &value.path(), rights: value.rights };
+            if let Some(top) = self.resolved(named) {
+                repository.tops.push(top.path);
+                repository.rights = repository.rights.at_most(top.rights);
+            }
+        }
+        repository.tops.push(git);
+        repository.tops = sorted(repository.tops);
+        self.guard_named(&origin, &repository, &settings);
+    }
+
+    /// Adds the settings of the files that git reads for every repository. These are the user's, so
+    /// that root reads its own with its rights.
+    fn gather_for_all(&mut self, origin: &GrantPath, gathered: &mut Gathered) {
+        for file in self.for_all.clone() {
+            let named = Named { from: Path::new("/"), path: &file, rights: Rights::Own };
+            self.gather(origin, named, 1, gathered);
+        }
+    }
+
     /// Guards the files that git reads for every repository, and the absolute paths that they name,
     /// even if no repository was found.
     fn configurations_for_all(&mut self) {
         let origin = GrantPath { tree: 0, path: PathBuf::new() };
-        let root = Path::new("/");
         let mut gathered = Gathered::default();
-        for file in self.for_all.clone() {
-            self.gather(&origin, (root, &file), 1, &mut gathered);
-        }
-        let settings = gathered.settings;
-        self.guard_named(&origin, (root, &[root.to_owned()]), &settings);
+        self.gather_for_all(&origin, &mut gathered);
+        let nowhere = Repository {
+            is_linked: false,
+            git: PathBuf::from("/"),
+            tops: vec![PathBuf::from("/")],
+            rights: Rights::Own,
+        };
+        self.guard_named(&origin, &nowhere, &gathered.settings);
     }
 
-    /// Adds the settings of the file at `path`, relative to `from`, and of all files that it
-    /// includes.
+    /// Adds the settings of a file and of all files that it includes.
     fn gather(
         &mut self,
         origin: &GrantPath,
-        file: (&Path, &Path),
+        named: Named<'_>,
         depth: usize,
         gathered: &mut Gathered,
     ) {
-        let (from, path) = file;
-        let end = match depth {
+        let found = match depth {
             // The file is guarded already.
-            0 => self.follow(from, path).end,
-            _ => self.guard_path(origin, from, path),
+            0 => self.follow(named),
+            _ => self.guard_path(origin, named),
         };
-        let file = match end {
+        let rights = found.rights;
+        let file = match found.end {
             Target::InGrant(path, Kind::File) => self.trees.host(&path),
             Target::Outside(path) => path,
             Target::InGrant(..) | Target::Missing(_) | Target::Unresolved => return,
         };
         // An include is relative to the path of the including file, not to the target of a link.
-        let directory = path.parent().and_then(|parent| self.resolved(from, parent));
-        let Some(directory) = directory.filter(|_| gathered.seen.insert(file.clone())) else {
+        let parent = named.path.parent().map(|path| Named { path, ..named });
+        let directory = parent.and_then(|parent| self.resolved(parent));
+        let seen = (file, rights);
+        let Some(directory) = directory.filter(|_| gathered.seen.insert(seen.clone())) else {
             return;
         };
-        let variables = match self.known.get(&file) {
-            Some(variables) => Rc::clone(variables),
+        let settings = match self.known.get(&seen) {
+            Some(settings) => settings.clone(),
             None => {
                 // A later step tries again to read a file that could not be read.
-                let Some(variables) = self.variables(origin, &file) else { return };
-                let variables = Rc::new(variables);
-                self.known.insert(file, Rc::clone(&variables));
-                variables
+                let Some(settings) = self.settings(origin, &seen.0, rights) else { return };
+                self.known.insert(seen, settings.clone());
+                settings
             }
         };
-        gathered.settings.push(Rc::clone(&variables));
-        for value in valued(&[variables], Meaning::Include).filter(|_| depth <= MAX_INCLUDE_DEPTH) {
-            self.gather(origin, (&directory, &expanded(value)), depth + 1, gathered);
+        gathered.settings.push(settings.clone());
+        for value in valued(&[settings], Meaning::Include).filter(|_| depth <= MAX_INCLUDE_DEPTH) {
+            let path = value.path();
+            let named = Named { from: &directory.path, path: &path, rights: value.rights };
+            self.gather(origin, named, depth + 1, gathered);
         }
     }
 
-    /// Returns the settings of one file; `None` if it could not be read now. If parsing fails,
-    /// everything that looks like a path counts.
-    fn variables(&mut self, origin: &GrantPath, file: &Path) -> Option<Vec<Variable>> {
-        let mut text = match self.read(file, MAX_TEXT + 1) {
-            Ok(text) => text,
+    /// Returns the settings of one file; `None` if it could not be read now.
+    fn settings(
+        &mut self,
+        origin: &GrantPath,
+        file: &Path,
+        rights: Rights,
+    ) -> Option<FileSettings> {
+        match self.read(file, MAX_TEXT + 1, rights, origin) {
+            Ok(Content { bytes, rights }) => {
+                let variables = Rc::new(self.variables(origin, bytes));
+                Some(FileSettings { variables, rights })
+            }
             // A file that this user may not read cannot be read by the cell, nor by git as this
-            // user.
+            // user. If root took another user's rights for it, that is noted.
             Err(Errno::ENOENT | Errno::EACCES | Errno::EINVAL | Errno::ELOOP | Errno::ENOTDIR) => {
-                return Some(Vec::new());
+                Some(FileSettings { variables: Rc::default(), rights })
             }
             Err(_) => {
                 self.note_unseen(origin, "has a configuration that could not be read in time");
-                return None;
+                None
             }
-        };
+        }
+    }
+
+    /// Parses the settings of one file. If that fails, everything that looks like a path counts.
+    fn variables(&mut self, origin: &GrantPath, mut text: Vec<u8>) -> Vec<Variable> {
         if text.len() > MAX_TEXT {
             self.note_unseen(
                 origin,
@@ -178,7 +232,7 @@ impl Scan {
             self.reader = None;
             read = self.parsed(&text);
         }
-        Some(match read {
+        match read {
             Ok((variables, Whole::Yes | Whole::No)) => variables,
             Err(_) => {
                 // Start another process for the next file.
@@ -190,7 +244,7 @@ impl Scan {
                 let key = b"external".to_vec();
                 vec![Variable { section: b"diff".to_vec(), key, value: text }]
             }
-        })
+        }
     }
 
     fn parsed(&mut self, text: &[u8]) -> Result<(Vec<Variable>, Whole), Errno> {
@@ -203,70 +257,78 @@ impl Scan {
     fn guard_named(
         &mut self,
         origin: &GrantPath,
-        repository: (&Path, &[PathBuf]),
-        settings: &Settings,
+        repository: &Repository,
+        settings: &[FileSettings],
     ) {
-        let (git, tops) = repository;
+        let tops = repository.tops.iter().take(self.extent.limit(MAX_TOPS));
         for value in valued(settings, Meaning::Hooks) {
-            let path = expanded(value);
-            for top in tops.iter().take(self.extent.limit(MAX_TOPS)) {
-                if let Target::InGrant(path_in_grant, Kind::Directory) =
-                    self.guard_path(origin, top, &path)
-                    && self.is_whole(&path_in_grant, origin)
-                {
-                    let directory = self.trees.host(&path_in_grant);
-                    for hook in HOOKS.split_ascii_whitespace() {
-                        self.guard_path(origin, &directory, Path::new(hook));
-                    }
-                }
+            let path = value.path();
+            for top in tops.clone() {
+                self.hooks(origin, repository.named(top, &path, value.rights));
             }
         }
         for value in valued(settings, Meaning::Path) {
-            for top in tops.iter().take(self.extent.limit(MAX_TOPS)) {
-                let end = self.guard_path(origin, top, &expanded(value));
-                if let Target::InGrant(path, Kind::Directory) = end
+            let path = value.path();
+            for top in tops.clone() {
+                let found = self.guard_path(origin, repository.named(top, &path, value.rights));
+                if let Target::InGrant(path, Kind::Directory) = found.end
                     && self.is_whole(&path, origin)
                 {
                     self.guard_whole(&path);
                 }
             }
         }
-        let aliases = valued(settings, Meaning::Alias).map(programs_of_alias);
-        let urls = valued(settings, Meaning::Url);
-        let urls = urls.filter_map(|value| value.strip_prefix(b"ext::"));
-        let commands = valued(settings, Meaning::Command).chain(urls);
-        let commands = commands.map(<[u8]>::to_vec).chain(aliases);
-        for command in commands {
+        for Value { text, rights } in commands(settings) {
             if self.is_spent() {
                 self.note_unseen(origin, "names more than could be looked at in time");
                 return;
             }
-            self.command(origin, (git, tops), &command);
+            self.command(origin, repository, &text, rights);
+        }
+    }
+
+    /// Guards a directory of hooks; if it has the repository in it, each hook there.
+    fn hooks(&mut self, origin: &GrantPath, named: Named<'_>) {
+        let found = self.guard_path(origin, named);
+        if let Target::InGrant(path_in_grant, Kind::Directory) = found.end
+            && self.is_whole(&path_in_grant, origin)
+        {
+            let directory = self.trees.host(&path_in_grant);
+            for hook in HOOKS.split_ascii_whitespace() {
+                let path = Path::new(hook);
+                self.guard_path(origin, Named { from: &directory, path, rights: found.rights });
+            }
         }
     }
 
     /// Guards files that a command names: each word that is a path, and each later word that names
     /// an existing file, such as a script after its interpreter.
-    fn command(&mut self, origin: &GrantPath, repository: (&Path, &[PathBuf]), command: &[u8]) {
-        let (git, tops) = repository;
+    fn command(
+        &mut self,
+        origin: &GrantPath,
+        repository: &Repository,
+        command: &[u8],
+        rights: Rights,
+    ) {
         let words =
             command.split(|byte| byte.is_ascii_whitespace() || b"!;|&()<>'\"`$=".contains(byte));
         let words = words.filter(|word| !word.is_empty() && !word.starts_with(b"-"));
         for (index, word) in words.take(self.extent.limit(MAX_WORDS)).enumerate() {
-            let path = expanded(word);
+            let path = expanded(word, rights);
             let is_path = word.contains(&b'/');
             // In a repository's own directory these are references, to which git writes.
             let is_reference =
                 word.ends_with(b"HEAD") || word.starts_with(b"refs/") || word.starts_with(b"logs/");
-            for top in tops.iter().take(self.extent.limit(MAX_TOPS)) {
-                if is_reference && top == git {
+            for top in repository.tops.iter().take(self.extent.limit(MAX_TOPS)) {
+                if is_reference && *top == repository.git {
                     continue;
                 }
-                match self.follow(top, &path).end {
+                let named = repository.named(top, &path, rights);
+                match self.follow(named).end {
                     // A directory is not a command; it only has to remain one.
                     Target::InGrant(directory, Kind::Directory) if is_path => self.pin(&directory),
                     Target::InGrant(_, Kind::File) if index > 0 => {
-                        drop(self.guard_path(origin, top, &path))
+                        drop(self.guard_path(origin, named))
                     }
                     Target::InGrant(..)
                     | Target::Missing(_)
@@ -274,7 +336,7 @@ impl Scan {
                     | Target::Unresolved
                         if is_path =>
                     {
-                        self.guard_path(origin, top, &path);
+                        self.guard_path(origin, named);
                     }
                     Target::InGrant(..)
                     | Target::Missing(_)
@@ -284,6 +346,27 @@ impl Scan {
             }
         }
     }
+}
+
+impl Repository {
+    /// Returns a path that a setting names, for a lookup from one of the directories.
+    fn named<'p>(&self, top: &'p Path, path: &'p Path, rights: Rights) -> Named<'p> {
+        // An absolute path has nothing of the directories, which another user may have named.
+        let rights = if path.is_absolute() { rights } else { rights.at_most(self.rights) };
+        Named { from: top, path, rights }
+    }
+}
+
+/// Returns the commands of settings.
+fn commands(settings: &[FileSettings]) -> Vec<Value<Cow<'_, [u8]>>> {
+    let aliases = valued(settings, Meaning::Alias)
+        .map(|Value { text, rights }| Value { text: Cow::Owned(programs_of_alias(text)), rights });
+    let urls = valued(settings, Meaning::Url).filter_map(|Value { text, rights }| {
+        text.strip_prefix(b"ext::").map(|text| Value { text: Cow::Borrowed(text), rights })
+    });
+    let commands = valued(settings, Meaning::Command)
+        .map(|Value { text, rights }| Value { text: Cow::Borrowed(text), rights });
+    commands.chain(urls).chain(aliases).collect()
 }
 
 /// Commands of git that run no argument except option values. Neither an alias nor another program
@@ -337,19 +420,23 @@ fn programs_of_alias(value: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the values of settings with this meaning.
-fn valued(settings: &[Rc<Vec<Variable>>], what: Meaning) -> impl Iterator<Item = &[u8]> {
-    let all = settings.iter().flat_map(|variables| variables.iter());
-    let named =
-        all.filter(move |variable| !variable.value.is_empty() && meaning(variable) == Some(what));
-    named.map(|variable| variable.value.as_slice())
+fn valued(settings: &[FileSettings], what: Meaning) -> impl Iterator<Item = Value<&[u8]>> {
+    settings.iter().flat_map(move |file| {
+        let named = file
+            .variables
+            .iter()
+            .filter(move |variable| !variable.value.is_empty() && meaning(variable) == Some(what));
+        named.map(|variable| Value { text: variable.value.as_slice(), rights: file.rights })
+    })
 }
 
 fn meaning(variable: &Variable) -> Option<Meaning> {
     named_by(&variable.section, &variable.key)
 }
 
-/// Expands the first part of a path like git (path.c: interpolate_path).
-fn expanded(value: &[u8]) -> PathBuf {
+/// Expands the first part of a path like git (path.c: interpolate_path). The home of another user's
+/// configuration is that user's: root's git obeys no repository of others (safe.directory).
+pub(super) fn expanded(value: &[u8], rights: Rights) -> PathBuf {
     let value = value.strip_prefix(b":(optional)").unwrap_or(value);
     if let Some(rest) = value.strip_prefix(b"%(prefix)/") {
         return Path::new("/usr").join(path_of(rest));
@@ -358,9 +445,10 @@ fn expanded(value: &[u8]) -> PathBuf {
     let mut parts = rest.splitn(2, |byte| *byte == b'/');
     let user = parts.next().unwrap_or_default();
     let below = parts.next().unwrap_or_default();
-    let home = match user {
-        b"" => accounts::home(),
-        user => std::str::from_utf8(user).ok().and_then(accounts::home_of),
+    let home = match (user, rights) {
+        (b"", Rights::Own) => accounts::home(),
+        (b"", Rights::Of(uid)) => accounts::home_of_id(uid),
+        (user, _) => std::str::from_utf8(user).ok().and_then(accounts::home_of),
     };
     home.map_or_else(|| path_of(value), |home| home.join(path_of(below)))
 }

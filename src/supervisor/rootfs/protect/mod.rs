@@ -11,13 +11,16 @@
 //! `main` searches once for all cells ([`scan`]); the supervisor mounts. `scan` walks through a
 //! directory, `repository` knows the files that git obeys in its own directories, `configured`
 //! those that a configuration names and `settings` the keys that do so, `grammar` knows how it is
-//! written, and `reader` is the process that parses it. `guarded` has the result and its mounts.
+//! written, and `reader` is the process that parses it. `lookups` finds where such names lead, and
+//! `rights` knows whose rights a lookup has. `guarded` has the result and its mounts.
 
 mod configured;
 pub mod grammar;
 mod guarded;
+mod lookups;
 mod reader;
 mod repository;
+mod rights;
 mod scan;
 mod settings;
 mod tree;
@@ -88,5 +91,7 @@ fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>,
     Ok(all)
 }
 
+#[cfg(test)]
+mod rights_tests;
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::rights::Rights;
 use super::scan::{Repository, Scan};
-use super::tree::{GrantPath, Kind, Target, path_of};
+use super::tree::{Found, GrantPath, Kind, Named, Target, path_of};
 use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES};
 
 /// More parts of a repository: attributes choose which configured program processes a file,
@@ -35,7 +36,8 @@ impl Scan {
         self.guard_parts(git);
         let host = self.trees.host(git);
         let tops = host.parent().map(Path::to_owned).into_iter().collect();
-        self.repositories.push(Repository { is_linked: false, git: host, tops });
+        let rights = Rights::Own;
+        self.repositories.push(Repository { is_linked: false, git: host, tops, rights });
     }
 
     /// Returns true if a repository has a directory for submodules or for linked worktrees.
@@ -63,9 +65,12 @@ impl Scan {
             }
             self.guard_parts(&worktree);
             let pointer = self.first_line(&host.join(GITDIR), b"");
-            let top = pointer.and_then(|file| self.resolved(&host, file.parent()?));
-            let tops = top.into_iter().collect();
-            self.repositories.push(Repository { is_linked: true, git: host, tops });
+            let top = pointer.and_then(|Found { path, rights }| {
+                self.resolved(Named { from: &host, path: path.parent()?, rights })
+            });
+            let rights = top.as_ref().map_or(Rights::Own, |top| top.rights);
+            let tops = top.into_iter().map(|top| top.path).collect();
+            self.repositories.push(Repository { is_linked: true, git: host, tops, rights });
         }
     }
 
@@ -78,6 +83,7 @@ impl Scan {
             is_linked: false,
             git: host.clone(),
             tops: vec![host],
+            rights: Rights::Own,
         });
     }
 
@@ -119,12 +125,13 @@ impl Scan {
     /// Guards the repository to which a `.git` file points, as in worktrees and submodules.
     pub(crate) fn git_file(&mut self, file: &Path) {
         let Some(top) = file.parent() else { return };
-        let Some(named) = self.first_line(file, b"gitdir:") else { return };
-        if let Some(git) = self.resolved(top, &named) {
+        let Some(Found { path, rights }) = self.first_line(file, b"gitdir:") else { return };
+        if let Some(git) = self.resolved(Named { from: top, path: &path, rights }) {
             self.repositories.push(Repository {
                 is_linked: false,
-                git,
+                git: git.path,
                 tops: vec![top.to_owned()],
+                rights: git.rights,
             });
         }
     }
@@ -135,7 +142,7 @@ impl Scan {
             let host = self.trees.host(&GrantPath { tree, path: PathBuf::new() });
             let owner = |path: &Path| Some(self.trees.stat(path).ok()?.1.st_uid);
             // Git ignores other users' repositories (safe.directory), as anyone could make one in /tmp.
-            let users = [owner(&host), Some(nix::unistd::geteuid().as_raw()), Some(0)];
+            let users = [owner(&host), Some(self.trees.user()), Some(0)];
             let gits = host.ancestors().skip(1).map(|top| (top, top.join(GIT)));
             let gits: Vec<_> = gits
                 .filter(|(_, git)| owner(git).is_some_and(|id| users.contains(&Some(id))))
@@ -144,14 +151,21 @@ impl Scan {
                 match self.trees.kind(&git) {
                     Some(Kind::Directory) => {
                         let tops = vec![top.to_owned()];
-                        self.repositories.push(Repository { is_linked: false, git, tops });
+                        let rights = Rights::Own;
+                        self.repositories.push(Repository { is_linked: false, git, tops, rights });
                     }
                     Some(Kind::File) => self.git_file(&git),
                     // Followed like git does, for its configuration.
                     Some(Kind::Link) => {
-                        if let Target::Outside(git) = self.follow(top, Path::new(GIT)).end {
-                            let tops = vec![top.to_owned()];
-                            self.repositories.push(Repository { is_linked: false, git, tops });
+                        let path = Path::new(GIT);
+                        let found = self.follow(Named { from: top, path, rights: Rights::Own });
+                        if let Target::Outside(git) = found.end {
+                            self.repositories.push(Repository {
+                                is_linked: false,
+                                git,
+                                tops: vec![top.to_owned()],
+                                rights: found.rights,
+                            });
                         }
                     }
                     Some(Kind::Other) | None => {}
@@ -160,18 +174,26 @@ impl Scan {
         }
     }
 
-    /// Returns the directory that a repository shares with its worktrees.
-    pub(crate) fn common(&mut self, git: &Path) -> PathBuf {
-        let named = self.first_line(&git.join(COMMONDIR), b"");
-        let common = named.and_then(|named| self.resolved(git, &named));
-        common.unwrap_or_else(|| git.to_owned())
+    /// Returns the directory that a repository, which was found with these rights, shares with its
+    /// worktrees.
+    pub(crate) fn common(&mut self, git: &Path, rights: Rights) -> Found {
+        let named = self.line_of(&git.join(COMMONDIR), b"", rights);
+        let common = named.and_then(|Found { path, rights }| {
+            self.resolved(Named { from: git, path: &path, rights })
+        });
+        common.unwrap_or_else(|| Found { path: git.to_owned(), rights })
     }
 
     /// Returns the path in the first line of a file, after `prefix`.
-    fn first_line(&mut self, file: &Path, prefix: &[u8]) -> Option<PathBuf> {
-        let text = self.read(file, MAX_POINTER_BYTES).ok()?;
-        let line = text.split(|byte| matches!(byte, b'\n' | b'\0')).next()?;
+    fn first_line(&mut self, file: &Path, prefix: &[u8]) -> Option<Found> {
+        self.line_of(file, prefix, Rights::Own)
+    }
+
+    fn line_of(&mut self, file: &Path, prefix: &[u8], rights: Rights) -> Option<Found> {
+        let origin = self.nearest(file);
+        let text = self.read(file, MAX_POINTER_BYTES, rights, &origin).ok()?;
+        let line = text.bytes.split(|byte| matches!(byte, b'\n' | b'\0')).next()?;
         let path = line.strip_prefix(prefix)?.trim_ascii();
-        (!path.is_empty()).then(|| path_of(path))
+        (!path.is_empty()).then(|| Found { path: path_of(path), rights: text.rights })
     }
 }

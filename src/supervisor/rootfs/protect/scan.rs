@@ -9,14 +9,15 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use super::configured::FileSettings;
 use super::guarded::GuardedPaths;
-use super::reader::{Reader, Variable};
-use super::tree::{GrantPath, Kind, Resolution, Target, Trees, shared};
+use super::reader::Reader;
+use super::rights::Rights;
+use super::tree::{GrantPath, Kind, Named, Target, Trees, shared};
 use cell::mediate::names;
 
 /// Maximum number of entries that are read, and maximum time.
@@ -32,8 +33,6 @@ const TOP_TIME: Duration = Duration::from_millis(50);
 const ASSURED_ENTRIES: usize = 5_000;
 /// Maximum number of names that are looked up in directories that were not listed.
 const MAX_NAMES: usize = 50_000;
-/// Cost of reading a file, in entries.
-const FILE_COST: usize = 50;
 /// Maximum number of paths that are guarded by name: each is compared with every name that a cell
 /// makes.
 const MAX_NAMED: usize = 1_000;
@@ -117,8 +116,8 @@ pub(crate) struct Scan {
     pub for_all: Vec<PathBuf>,
     /// True if the paths that those name are guarded.
     pub is_for_all_guarded: bool,
-    /// Configuration files that were already read, shared between repositories.
-    pub known: BTreeMap<PathBuf, Rc<Vec<Variable>>>,
+    /// Configuration files that were already read with these rights, shared between repositories.
+    pub known: BTreeMap<(PathBuf, Rights), FileSettings>,
 }
 
 /// A repository's directory, and the directories from which its hooks are run, as resolved paths of
@@ -129,6 +128,8 @@ pub(crate) struct Repository {
     pub is_linked: bool,
     pub git: PathBuf,
     pub tops: Vec<PathBuf>,
+    /// Rights with which these were found.
+    pub rights: Rights,
 }
 
 impl Extent {
@@ -382,7 +383,7 @@ impl Scan {
         self.repositories_by_name(directory);
         self.obeyed_by_name(directory);
         // Git obeys no repository in the directory of another user (safe.directory).
-        let user = nix::unistd::geteuid().as_raw();
+        let user = self.trees.user();
         let is_own = self.trees.stat(&host).is_ok_and(|(_, status)| status.st_uid == user);
         if self.extent == Extent::Whole && (is_own || git != Err(Errno::ENOENT)) {
             self.note_unseen(directory, "cannot be listed");
@@ -454,7 +455,8 @@ impl Scan {
         let host = self.trees.host(path);
         let from = host.parent()?;
         let name = host.file_name()?;
-        match self.guard_path(path, from, Path::new(name)) {
+        let named = Named { from, path: Path::new(name), rights: Rights::Own };
+        match self.guard_path(path, named).end {
             Target::InGrant(to, kind) => {
                 if self.is_whole(&to, path) {
                     self.note(path, "leads to a directory that holds it, which stays writable");
@@ -474,54 +476,9 @@ impl Scan {
         }
     }
 
-    /// Guards the target of `path`, relative to the resolved directory `from`, on behalf of
-    /// `origin`.
-    pub(crate) fn guard_path(&mut self, origin: &GrantPath, from: &Path, path: &Path) -> Target {
-        if !self.budget.spend(1) {
-            self.note_unseen(origin, "names more than could be looked at in time");
-            return Target::Unresolved;
-        }
-        let resolution = self.follow(from, path);
-        for link in resolution.links {
-            self.guard_name(link);
-        }
-        match &resolution.end {
-            Target::InGrant(path, _) if self.is_whole(path, origin) => {}
-            Target::InGrant(path, kind) => {
-                self.guard_name(path.clone());
-                match kind {
-                    Kind::Directory if self.is_new(path) => self.directory(path),
-                    Kind::Directory | Kind::File | Kind::Link | Kind::Other => self.cover(path),
-                }
-            }
-            Target::Missing(path) => self.guard_name(path.clone()),
-            Target::Outside(_) | Target::Unresolved => {}
-        }
-        resolution.end
-    }
-
-    /// Follows a path, within the budget.
-    pub(crate) fn follow(&mut self, from: &Path, path: &Path) -> Resolution {
-        if self.is_spent() {
-            return Resolution { links: Vec::new(), end: Target::Unresolved, components: 0 };
-        }
-        let resolution = self.trees.follow(from, path);
-        self.budget.spend(resolution.components);
-        resolution
-    }
-
     /// Returns true if the budget is exhausted.
     pub(crate) fn is_spent(&self) -> bool {
         self.budget.is_spent()
-    }
-
-    /// Returns the resolved target of `path`, if it exists.
-    pub(crate) fn resolved(&mut self, from: &Path, path: &Path) -> Option<PathBuf> {
-        match self.follow(from, path).end {
-            Target::InGrant(path, _) => Some(self.trees.host(&path)),
-            Target::Outside(path) => Some(path),
-            Target::Missing(_) | Target::Unresolved => None,
-        }
     }
 
     /// Returns true if `path` contains `origin`, which refers to it, or is a granted directory
@@ -546,21 +503,9 @@ impl Scan {
         })
     }
 
-    fn is_new(&self, path: &GrantPath) -> bool {
+    pub(crate) fn is_new(&self, path: &GrantPath) -> bool {
         let guarded = self.guarded.get(path.tree);
         guarded.is_none_or(|guarded| !guarded.obeyed.contains(&path.path))
-    }
-
-    /// Reads a file of the host, within the budget.
-    pub(crate) fn read(&mut self, host: &Path, limit: usize) -> Result<Vec<u8>, Errno> {
-        if !self.budget.spend(1) {
-            return Err(Errno::ETIME);
-        }
-        self.trees.stat(host)?;
-        if !self.budget.spend(FILE_COST) {
-            return Err(Errno::ETIME);
-        }
-        self.trees.read(host, limit)
     }
 
     /// Marks a path as read-only.

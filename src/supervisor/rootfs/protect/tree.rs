@@ -1,6 +1,7 @@
 //! Reads granted directories before a start, through held descriptors and without following links.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,6 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat, fstatat};
 
+use super::rights::{Rights, Users};
 use crate::rootfs::granted::{FileId, Granted};
 use crate::rootfs::host_mounts::HostMounts;
 use model::job::Access;
@@ -39,6 +41,30 @@ pub(crate) enum Kind {
     Other,
 }
 
+/// A path as a file or a link of the host names it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named<'p> {
+    /// Resolved directory at which a relative path starts.
+    pub from: &'p Path,
+    pub path: &'p Path,
+    /// Rights of the author.
+    pub rights: Rights,
+}
+
+/// A path that was found, and the rights for what is named there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub path: PathBuf,
+    pub rights: Rights,
+}
+
+/// Bytes of a file, and the rights for what they name.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub bytes: Vec<u8>,
+    pub rights: Rights,
+}
+
 /// Target of a path, with every link followed here.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -48,7 +74,7 @@ pub(crate) enum Target {
     Missing(GrantPath),
     /// A file of the host that no cell can write to through these grants.
     Outside(PathBuf),
-    /// The path cannot be followed: too many links, or an unreadable one.
+    /// The path cannot be followed: too many links, an unreadable one, or its author may not.
     Unresolved,
 }
 
@@ -60,6 +86,15 @@ pub(crate) struct Resolution {
     pub end: Target,
     /// Number of components that were read.
     pub components: usize,
+    /// Rights for what the file at the end names.
+    pub rights: Rights,
+}
+
+impl Resolution {
+    /// Returns that of a path that was not followed.
+    pub(crate) fn unresolved(rights: Rights) -> Self {
+        Self { links: Vec::new(), end: Target::Unresolved, components: 0, rights }
+    }
 }
 
 /// A granted directory, held open.
@@ -77,6 +112,9 @@ struct Tree {
 pub(crate) struct Trees {
     granted: Vec<Tree>,
     mounts: HostMounts,
+    users: Users,
+    /// Rights for what is named in directories that were asked for.
+    directories: RefCell<BTreeMap<PathBuf, Rights>>,
 }
 
 impl Trees {
@@ -157,16 +195,60 @@ impl Trees {
         self.stat(host).ok().map(|(_, status)| kind(&status))
     }
 
-    /// Reads at most the first `limit` bytes of a regular file.
-    pub(crate) fn read(&self, host: &Path, limit: usize) -> Result<Vec<u8>, Errno> {
+    /// Returns true if a lookup with another user's rights was refused since the last call.
+    pub(crate) fn take_refused(&self) -> bool {
+        self.users.take_refused()
+    }
+
+    /// Returns the user of this process.
+    pub(crate) fn user(&self) -> u32 {
+        self.users.user()
+    }
+
+    /// Returns the rights for what a directory at a resolved path names: those of the first owner on
+    /// its path other than root, who can replace what is below.
+    pub(crate) fn rights_in(&self, directory: &Path, rights: Rights) -> Rights {
+        if rights != Rights::Own || self.user() != 0 {
+            return rights;
+        }
+        if let Some(known) = self.directories.borrow().get(directory) {
+            return *known;
+        }
+        let above = directory.parent().map_or(Rights::Own, |above| self.rights_in(above, rights));
+        let here = match self.stat(directory) {
+            Ok((_, status)) => self.users.rights_of(above, status.st_uid),
+            Err(_) => above,
+        };
+        self.directories.borrow_mut().insert(directory.to_owned(), here);
+        here
+    }
+
+    /// Returns the rights for what a file names that was found with these rights.
+    pub(crate) fn rights_at(&self, host: &Path, rights: Rights) -> Result<Rights, Errno> {
+        let rights = self.rights_in(host.parent().unwrap_or(host), rights);
+        let (_, status) = self.users.with(rights, || self.stat(host))?;
+        Ok(self.users.rights_of(rights, status.st_uid))
+    }
+
+    /// Reads at most the first `limit` bytes of a regular file, given [`Self::rights_at`] it.
+    pub(crate) fn read(&self, host: &Path, limit: usize, rights: Rights) -> Result<Vec<u8>, Errno> {
+        self.users.with(rights, || self.read_now(host, limit, rights))
+    }
+
+    fn read_now(&self, host: &Path, limit: usize, rights: Rights) -> Result<Vec<u8>, Errno> {
         use std::io::Read;
         // A device or a FIFO must not be opened for reading.
         if kind(&self.stat(host)?.1) != Kind::File {
             return Err(Errno::EINVAL);
         }
         let file = std::fs::File::from(self.open(host, libc::O_RDONLY)?);
-        if kind(&fstat(&file)?) != Kind::File {
+        let status = fstat(&file)?;
+        if kind(&status) != Kind::File {
             return Err(Errno::EINVAL);
+        }
+        // Another user has replaced the file since.
+        if self.users.rights_of(rights, status.st_uid) != rights {
+            return Err(Errno::ESTALE);
         }
         let mut bytes = Vec::new();
         let limit = u64::try_from(limit).map_err(|_| Errno::EFBIG)?;
@@ -209,8 +291,13 @@ impl Trees {
         Ok(())
     }
 
-    /// Follows `path`, relative to the resolved directory `from`, as the host would.
-    pub(crate) fn follow(&self, from: &Path, path: &Path) -> Resolution {
+    /// Follows a path as the host would. From the first directory or link of another user on, root
+    /// has the rights of that user alone.
+    pub(crate) fn follow(&self, named: Named<'_>) -> Resolution {
+        let Named { from, path, mut rights } = named;
+        if !path.is_absolute() {
+            rights = self.rights_in(from, rights);
+        }
         let mut here = from.to_owned();
         let mut remaining: VecDeque<OsString> = VecDeque::new();
         let mut links = Vec::new();
@@ -225,10 +312,10 @@ impl Trees {
             }
             components += 1;
             if components > MAX_COMPONENTS {
-                return Resolution { links, end: Target::Unresolved, components };
+                return Resolution { links, end: Target::Unresolved, components, rights };
             }
             let next = here.join(&part);
-            let (held, status) = match self.stat(&next) {
+            let (held, status) = match self.users.with(rights, || self.stat(&next)) {
                 Ok(result) => result,
                 // A missing directory may be created, and the path continues above it.
                 Err(Errno::ENOENT) if remaining.iter().any(|part| part == "..") => {
@@ -237,9 +324,11 @@ impl Trees {
                     continue;
                 }
                 Err(errno) => {
-                    return Resolution { links, end: self.stopped(next, errno), components };
+                    let end = self.stopped(next, errno, rights);
+                    return Resolution { links, end, components, rights };
                 }
             };
+            rights = self.users.rights_of(rights, status.st_uid);
             last = kind(&status);
             match last {
                 Kind::Link => {
@@ -247,10 +336,10 @@ impl Trees {
                     links.extend(self.locate(&next));
                     let mut buffer = [0; 4096];
                     let Ok(text) = lookup::read_link(&held, c"", &mut buffer) else {
-                        return Resolution { links, end: Target::Unresolved, components };
+                        return Resolution { links, end: Target::Unresolved, components, rights };
                     };
                     if followed > MAX_LINKS {
-                        return Resolution { links, end: Target::Unresolved, components };
+                        return Resolution { links, end: Target::Unresolved, components, rights };
                     }
                     prepend(Path::new(OsStr::from_bytes(text)), &mut here, &mut remaining);
                     last = Kind::Directory;
@@ -268,10 +357,13 @@ impl Trees {
             Some(path) => Target::InGrant(path, last),
             None => Target::Outside(here),
         };
-        Resolution { links, end, components }
+        Resolution { links, end, components, rights }
     }
 
-    fn stopped(&self, next: PathBuf, errno: Errno) -> Target {
+    fn stopped(&self, next: PathBuf, errno: Errno, rights: Rights) -> Target {
+        if rights != Rights::Own && matches!(errno, Errno::EACCES | Errno::EPERM) {
+            return Target::Unresolved;
+        }
         match (self.locate(&next), errno) {
             (Some(place), Errno::ENOENT | Errno::ENOTDIR) => Target::Missing(place),
             (Some(_), _) => Target::Unresolved,
