@@ -50,7 +50,8 @@ const MAX_ATTEMPTS: u8 = 5;
     cofferdam review --apply src README.md\n  \
     cofferdam review --apply --if DIGEST\n  \
     cofferdam review --commits\n  \
-    cofferdam review ~/project --discard\n\n\
+    cofferdam review ~/project --discard\n  \
+    cofferdam review ~/project --discard --if DIGEST\n\n\
     Exit codes: 0 no changes are left; 1 changes are left, held back or in conflict; 125 failed")]
 pub struct ReviewArguments {
     /// The directory that was granted; without it, the current one
@@ -66,13 +67,13 @@ pub struct ReviewArguments {
     #[arg(long, conflicts_with_all = ["apply", "discard", "json"])]
     diff: bool,
     /// Write the changes to the directory, or those at these paths in it
-    #[arg(long, value_name = "PATH", num_args = 0.., conflicts_with = "discard")]
+    #[arg(long, value_name = "PATH", num_args = 0.., group = "changing")]
     apply: Option<Vec<OsString>>,
-    /// Apply only if the changes are still those of the list with this digest
-    #[arg(long = "if", value_name = "DIGEST", requires = "apply")]
+    /// Apply or discard only if the changes are still those of the list with this digest
+    #[arg(long = "if", value_name = "DIGEST", requires = "changing")]
     only_if: Option<String>,
     /// Remove the layer and all changes in it
-    #[arg(long)]
+    #[arg(long, group = "changing")]
     discard: bool,
     /// Fetch the commits of the layer into refs/cofferdam/ID of your repository, with your git
     #[arg(long, conflicts_with_all = ["diff", "apply", "discard", "json"])]
@@ -102,7 +103,7 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         }
         return Ok(0);
     };
-    if typed.discard {
+    if typed.discard && typed.only_if.is_none() {
         return discard(layer);
     }
     let mut also = settings::load_one(config)?.loaded.config.guard_names.value;
@@ -114,9 +115,11 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         let judge = judge(&layer, &host, &also)?;
         return commits::bring_out(&mut layer, &judge, &rows, config);
     }
-    let changes_host = typed.apply.is_some();
-    if changes_host {
+    let is_changing = typed.apply.is_some() || typed.discard;
+    if is_changing {
         layer.lock().map_err(|errno| in_use(&layer, errno))?;
+    }
+    if typed.apply.is_some() {
         layer.begin_apply().map_err(|errno| failed("the layers cannot be locked", errno))?;
     }
     let host = layer.host().map_err(|errno| replaced(&layer, errno))?;
@@ -125,8 +128,11 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
     // Likewise: another process parses the host's configuration for it.
     let judge = judge(&layer, &host, &also)?;
     let output = print::Output::detect(typed.json);
-    confine::confine(&layer, &host, changes_host)?;
-    if changes_host {
+    confine::confine(&layer, &host, is_changing)?;
+    if let Some(seen) = typed.only_if.as_deref().filter(|_| typed.discard) {
+        return discard_seen(layer, &judge, seen);
+    }
+    if typed.apply.is_some() {
         // Never continued: its changes were judged before the host changed.
         layer
             .end_interrupted()
@@ -168,12 +174,7 @@ fn apply_at(
     }
     let list = list.map_err(not_listed)?;
     if let Some(seen) = only_if {
-        let now = unlisted.digest(&list);
-        if now.as_deref() != Some(seen) {
-            let now = now.map_or(String::new(), |now| format!("; its digest is {now} now"));
-            return Err(CliError::new("review: nothing was applied: the list has changed")
-                .with_hint(format!("look at it again{now}")));
-        }
+        check_seen(&unlisted, &list, seen, "applied")?;
     }
     let chosen = chosen(&list, &paths)?;
     let finished = apply(&layer, &chosen).map_err(not_applied)?;
@@ -187,6 +188,25 @@ fn apply_at(
     }
     layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
     Ok(0)
+}
+
+/// Checks that a list has the digest of the one that was seen.
+///
+/// # Errors
+/// Another digest, or none, with what was not `done`.
+fn check_seen(
+    unlisted: &Unlisted,
+    list: &[Change],
+    seen: &str,
+    done: &str,
+) -> Result<(), CliError> {
+    let now = unlisted.digest(list);
+    if now.as_deref() == Some(seen) {
+        return Ok(());
+    }
+    let now = now.map_or(String::new(), |now| format!("; its digest is {now} now"));
+    Err(CliError::new(format!("review: nothing was {done}: the list has changed"))
+        .with_hint(format!("look at it again{now}")))
 }
 
 /// Lists the changes by another review, which is confined while it reads the layer.
@@ -265,6 +285,18 @@ fn discard(mut layer: Layer) -> Result<u8, CliError> {
             );
         }
     }
+    remove(layer)
+}
+
+/// Removes a layer, which is locked, if the list of its changes has this digest.
+fn discard_seen(layer: Layer, judge: &Judge, seen: &str) -> Result<u8, CliError> {
+    let unlisted = Unlisted::of(&layer);
+    let list = listed(&layer, judge, &[]).map_err(not_listed)?;
+    check_seen(&unlisted, &list, seen, "discarded")?;
+    remove(layer)
+}
+
+fn remove(layer: Layer) -> Result<u8, CliError> {
     let id = layer.id.clone();
     layer.discard().map_err(|errno| failed("the layer cannot be removed", errno))?;
     eprintln!("cofferdam: discarded the layer {id}");

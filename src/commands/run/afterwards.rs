@@ -257,8 +257,8 @@ impl Layer<'_> {
         }
         loop {
             match answer()? {
-                Answer::Apply => return self.apply(shown.as_deref()),
-                Answer::Discard => return self.discard(shown.as_deref()),
+                Answer::Apply => return self.change("--apply", shown.as_deref()),
+                Answer::Discard => return self.change("--discard", shown.as_deref()),
                 Answer::Diff => {
                     let diff = self.act(&["--diff"])?;
                     // Without one, what is applied must still be what the list has shown.
@@ -293,30 +293,15 @@ impl Layer<'_> {
         list.output().map_err(|error| review_failed(&error))
     }
 
-    /// Applies the changes if they are still those that were shown.
-    fn apply(&self, shown: Option<&str>) -> Result<(), CliError> {
+    /// Applies or discards the changes if they are still those that were shown.
+    fn change(&self, how: &str, shown: Option<&str>) -> Result<(), CliError> {
         match shown {
-            Some(digest) => self.act(&["--apply", "--if", digest]).map(drop),
+            Some(digest) => self.act(&[how, "--if", digest]).map(drop),
             None => {
                 self.keep_unknown();
                 Ok(())
             }
         }
-    }
-
-    /// Removes the changes if they are still those that were shown.
-    fn discard(&self, shown: Option<&str>) -> Result<(), CliError> {
-        let Some(shown) = shown else {
-            self.keep_unknown();
-            return Ok(());
-        };
-        let now = digest_in(&self.listed()?.stderr);
-        if now.as_deref() != Some(shown) {
-            eprintln!("cofferdam: nothing was discarded: the list has changed");
-            self.keep();
-            return Ok(());
-        }
-        self.act(&["--discard"]).map(drop)
     }
 
     fn keep(&self) {
