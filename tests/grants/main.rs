@@ -11,6 +11,7 @@ mod layers_ends;
 mod layers_hostile;
 mod layers_judged;
 mod layers_kept;
+mod layers_rights;
 mod layers_served;
 mod locks;
 mod mediated;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
             ("layers_hostile", layers_hostile::CLAIMS),
             ("layers_judged", layers_judged::CLAIMS),
             ("layers_kept", layers_kept::CLAIMS),
+            ("layers_rights", layers_rights::CLAIMS),
             ("layers_served", layers_served::CLAIMS),
             ("locks", locks::CLAIMS),
             ("mediated", mediated::CLAIMS),
