@@ -15,6 +15,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_person_at_a_terminal_says_what_becomes_of_the_changes", asked).needs(&[Need::Python]),
     claim("a_signal_to_a_run_at_a_terminal_ends_its_program", ended_at_terminal)
         .needs(&[Need::Python]),
+    claim("a_run_ends_when_its_terminal_is_closed", closed_terminal).needs(&[Need::Python]),
+    claim("an_answer_is_for_the_changes_that_were_shown", changed_since).needs(&[Need::Python]),
     claim("two_applies_of_layers_of_one_directory_wait_for_each_other", at_once)
         .needs(&[Need::Python]),
     claim("a_layer_above_its_limit_gets_no_new_start", limited),
@@ -44,9 +46,10 @@ fn named(caller: &Caller) -> Check {
 }
 
 /// Runs a command at a terminal: writes each answer after the text that asks for it, and prints what the
-/// terminal has shown and the exit code. The answer `TERM` is a signal instead.
+/// terminal has shown and the exit code. The answer `TERM` is a signal instead, `CLOSE` closes the terminal,
+/// and before one after `LATER` another run makes a file.
 const AT_TERMINAL: &str = r#"
-import os, pty, signal, sys
+import os, pty, signal, subprocess, sys
 answers = [tuple(pair.split('=')) for pair in sys.argv[1].split(';') if pair]
 pid, terminal = pty.fork()
 if pid == 0: os.execv(sys.argv[2], sys.argv[2:])
@@ -59,8 +62,13 @@ while True:
     while answers and answers[0][0].encode() in shown[last:]:
         text, answer = answers.pop(0)
         last = shown.index(text.encode(), last) + len(text)
-        if answer == 'TERM': os.kill(pid, signal.SIGTERM)
-        else: os.write(terminal, answer.encode() + b'\n')
+        if answer == 'TERM': os.kill(pid, signal.SIGTERM); continue
+        if answer == 'CLOSE': os.close(terminal); break
+        if answer.startswith('LATER '):
+            path = sys.argv[sys.argv.index('--cow') + 1]
+            none = {'stdin': subprocess.DEVNULL, 'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL}
+            subprocess.run([sys.argv[2], 'run', '--cow', path, '--', 'touch', 'later'], check=True, **none)
+        os.write(terminal, answer.split()[-1].encode() + b'\n' if answer else b'\n')
 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 sys.stdout.buffer.write(shown.replace(b'\r', b'') + b'exit code %d\n' % code)
 "#;
@@ -112,6 +120,35 @@ fn ended_at_terminal(caller: &Caller) -> Check {
     let shown = at_terminal(caller, "ready=TERM;[keep] =", &arguments)?.stdout;
     holds("asked", &shown, shown.contains(": 1 added\n  A ended\n"))?;
     holds("the code of SIGTERM", &shown, shown.ends_with("\nexit code 143\n"))
+}
+
+fn closed_terminal(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a")?;
+    let script =
+        "trap 'echo ended > ended; exit 3' HUP TERM; echo ready; while :; do read -t 1000; done";
+    // The process that waits for the run leads the session here, and has the signal alone.
+    let arguments = ["run", "--no-tty", "--cow", &path, "--", "bash", "-c", script];
+    let shown = at_terminal(caller, "ready=CLOSE", &arguments)?.stdout;
+    equal("its code", shown.as_str(), "ready\nexit code 143\n")?;
+    equal("kept", reviewed(caller, &[&path])?.1, "A ended".to_owned())
+}
+
+fn changed_since(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a")?;
+    let arguments = ["run", "--no-tty", "--cow", &path, "--", "bash", "-c", "echo new > new"];
+    for (answer, what) in [("apply", "applied"), ("discard", "discarded")] {
+        let shown = at_terminal(caller, &format!("[keep] =LATER {answer}"), &arguments)?.stdout;
+        let line = format!("cofferdam: review: nothing was {what}: the list has changed\n");
+        holds(&line, &shown, shown.contains(&line))?;
+        let end = format!("cofferdam: kept; cofferdam review {path}\nexit code 0\n");
+        holds(&end, &shown, shown.ends_with(&end))?;
+        equal("kept", reviewed(caller, &[&path])?.1, "A later\nA new".to_owned())?;
+        holds("on the host", &path, !Path::new(&path).join("new").exists())?;
+    }
+    // The control: without another run the answer holds.
+    let shown = at_terminal(caller, "[keep] =discard", &arguments)?.stdout;
+    holds("discarded", &shown, shown.contains("cofferdam: discarded the layer project-"))?;
+    equal("nothing is left", reviewed(caller, &["--list"])?, (0, String::new()))
 }
 
 fn at_once(caller: &Caller) -> Check {

@@ -37,7 +37,7 @@ use model::outcome::in_words;
 use supervisor::{FileId, Granted, protect};
 
 /// Exit code if a layer has changes left.
-const LEFT: u8 = 1;
+pub(crate) const LEFT: u8 = 1;
 /// Maximum number of attempts to list a layer while cells change it.
 const MAX_ATTEMPTS: u8 = 5;
 

@@ -27,6 +27,7 @@ use crate::commands::exit;
 use crate::commands::format::{plain, shell_word};
 use crate::commands::layers::files::Stamp;
 use crate::commands::layers::layer::UPPER;
+use crate::commands::review::LEFT;
 use model::outcome::in_words;
 use supervisor::Granted;
 use sys::fork::fork;
@@ -38,7 +39,7 @@ const MAX_LINES: usize = 10;
 /// Time for the kernel to remove the cells of the run, and between two lists meanwhile.
 const MAX_END: Duration = Duration::from_secs(2);
 const LIST_INTERVAL: Duration = Duration::from_millis(20);
-/// Signals that are passed on to the run, unless the terminal has sent them to it too.
+/// Signals that are passed on to the run. Those of keys are not: the terminal has sent them to it too.
 const PASSED_ON: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 /// Value of `si_code` from which on a signal is the kernel's (sigaction(2)).
 const FROM_KERNEL: i32 = 1;
@@ -101,7 +102,11 @@ pub(super) fn begin(typed: &RunArguments, config: Option<&Path>) -> Result<Begun
         Side::Parent(child) => {
             drop(to_layers);
             let code = awaited(&child).map_err(failed)?;
-            ask_about(layers, config).map(|()| Begun::Ended(code))
+            // A terminal that was closed meanwhile shows nothing: the layers are kept.
+            if std::io::stderr().is_terminal() {
+                ask_about(layers, config)?;
+            }
+            Ok(Begun::Ended(code))
         }
     }
 }
@@ -193,11 +198,13 @@ fn awaited(child: &Child) -> nix::Result<u8> {
             Err(errno) => return Err(errno),
         }
         while let Some(signal) = signals.read_signal()? {
-            if signal.ssi_code >= FROM_KERNEL {
+            let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
+            let number = Signal::try_from(number)?;
+            // That of a closed terminal may have come to this process alone, the leader of the session.
+            if signal.ssi_code >= FROM_KERNEL && number != Signal::SIGHUP {
                 continue;
             }
-            let number = i32::try_from(signal.ssi_signo).unwrap_or_default();
-            match process::signal(&child.pidfd, Signal::try_from(number)?) {
+            match process::signal(&child.pidfd, number) {
                 Ok(()) | Err(Errno::ESRCH) => {}
                 Err(errno) => return Err(errno),
             }
@@ -227,6 +234,13 @@ fn ask_about(layers: OwnedFd, config: Option<&Path>) -> Result<(), CliError> {
 fn review_failed(error: &std::io::Error) -> CliError {
     CliError::new(format!("--cow: the review cannot be made: {}", in_words(error)))
         .with_hint("the changes are kept: cofferdam review")
+}
+
+/// A review that has ended.
+struct Reviewed {
+    /// False if it failed.
+    is_done: bool,
+    messages: Vec<u8>,
 }
 
 /// A layer that is asked about.
@@ -262,7 +276,7 @@ impl Layer<'_> {
                 Answer::Diff => {
                     let diff = self.act(&["--diff"])?;
                     // Without one, what is applied must still be what the list has shown.
-                    shown = digest_in(&diff).or(shown);
+                    shown = digest_in(&diff.messages).or(shown);
                 }
                 Answer::Keep => {
                     self.keep();
@@ -296,7 +310,12 @@ impl Layer<'_> {
     /// Applies or discards the changes if they are still those that were shown.
     fn change(&self, how: &str, shown: Option<&str>) -> Result<(), CliError> {
         match shown {
-            Some(digest) => self.act(&[how, "--if", digest]).map(drop),
+            Some(digest) => {
+                if !self.act(&[how, "--if", digest])?.is_done {
+                    self.keep();
+                }
+                Ok(())
+            }
             None => {
                 self.keep_unknown();
                 Ok(())
@@ -332,8 +351,7 @@ impl Layer<'_> {
     }
 
     /// Runs a review whose output is for the person: standard output is that of the program that ran.
-    /// Returns its messages.
-    fn act(&self, arguments: &[&str]) -> Result<Vec<u8>, CliError> {
+    fn act(&self, arguments: &[&str]) -> Result<Reviewed, CliError> {
         let to = std::io::stderr().as_fd().try_clone_to_owned();
         let to = to.map_err(|error| review_failed(&error))?;
         let mut review = self.review(arguments);
@@ -347,9 +365,10 @@ impl Layer<'_> {
             eprint!("{}", String::from_utf8_lossy(&line));
             messages.extend(line);
         }
-        // Its exit code says what is left, and it has explained a failure.
-        review.wait().map_err(|error| review_failed(&error))?;
-        Ok(messages)
+        // It has explained a failure.
+        let ended = review.wait().map_err(|error| review_failed(&error))?;
+        let is_done = ended.code().is_some_and(|code| code <= LEFT.into());
+        Ok(Reviewed { is_done, messages })
     }
 }
 
