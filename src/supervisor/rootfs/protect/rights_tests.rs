@@ -16,6 +16,8 @@ use super::*;
 use model::accounts;
 
 type Failed = Box<dyn std::error::Error>;
+/// Makes something in a world.
+type Make = fn(&World) -> std::io::Result<()>;
 
 const OWNER: u32 = 64_321;
 
@@ -134,24 +136,25 @@ fn links_and_pointers_are_followed_with_their_owners_rights() -> Result<(), Fail
     if !is_root() {
         return Ok(());
     }
-    let pointer = |world: &World| format!("gitdir: {}\n", world.text("closed/git"));
-    let ways: [(&str, &dyn Fn(&World) -> std::io::Result<()>); 6] = [
-        ("a link as configuration", &|world| {
+    let ways: [(&str, Make); 6] = [
+        ("a link as configuration", |world| {
             fs::create_dir(world.at("project/.git"))?;
             symlink(world.at("secret"), world.at("project/.git/config"))
         }),
-        ("a link as the repository around it", &|world| {
+        ("a link as the repository around it", |world| {
             symlink(world.at("closed/git"), world.at("project/.git"))
         }),
-        ("a pointer", &|world| fs::write(world.at("project/.git"), pointer(world))),
-        ("a common directory", &|world| {
+        ("a pointer", |world| {
+            fs::write(world.at("project/.git"), format!("gitdir: {}\n", world.text("closed/git")))
+        }),
+        ("a common directory", |world| {
             fs::create_dir(world.at("project/.git"))?;
             fs::write(world.at("project/.git/commondir"), world.text("closed/git"))
         }),
-        ("a name that is obeyed", &|world| {
+        ("a name that is obeyed", |world| {
             symlink(world.at("closed/link"), world.at("project/.vscode"))
         }),
-        ("a name that is obeyed below", &|world| {
+        ("a name that is obeyed below", |world| {
             symlink(world.at("closed/link"), world.at("project/tools/.vscode"))
         }),
     ];
