@@ -10,7 +10,7 @@ use std::rc::Rc;
 use nix::errno::Errno;
 
 use super::grammar::Whole;
-use super::reader::{MAX_TEXT, Reader, Variable};
+use super::reader::{FileSettings, MAX_TEXT, Reader, Variable};
 use super::rights::Rights;
 use super::scan::{Extent, Repository, Scan, sorted};
 use super::settings::{Meaning, named_by};
@@ -50,13 +50,6 @@ const HOOKS: &str = "applypatch-msg pre-applypatch post-applypatch pre-commit pr
     update proc-receive post-receive post-update reference-transaction push-to-checkout pre-auto-gc \
     post-rewrite sendemail-validate fsmonitor-watchman p4-changelist p4-prepare-changelist \
     p4-post-changelist p4-pre-submit post-index-change";
-
-/// The settings of one file, and the rights for what they name.
-#[derive(Debug, Clone)]
-pub(crate) struct FileSettings {
-    variables: Rc<Vec<Variable>>,
-    rights: Rights,
-}
 
 /// The settings of one repository's configuration that were collected so far.
 #[derive(Default)]

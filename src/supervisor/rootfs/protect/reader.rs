@@ -5,6 +5,7 @@
 //! socket and can only read, write and exit. Its answers are checked as if it were hostile.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -15,6 +16,7 @@ use nix::unistd::{read, write};
 use syscalls::Sysno;
 
 use super::grammar::{self, VALUE, Whole};
+use super::rights::Rights;
 use super::settings::matters;
 use cell::seccomp::{self, Action};
 use model::profile::condition::Verdict;
@@ -36,6 +38,13 @@ pub(crate) struct Variable {
     pub section: Vec<u8>,
     pub key: Vec<u8>,
     pub value: Vec<u8>,
+}
+
+/// The settings of one file, and the rights for what they name.
+#[derive(Debug, Clone)]
+pub(crate) struct FileSettings {
+    pub variables: Rc<Vec<Variable>>,
+    pub rights: Rights,
 }
 
 /// The process, and our end of its socket.

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::configured::FileSettings;
 use super::guarded::GuardedPaths;
-use super::reader::Reader;
+use super::reader::{FileSettings, Reader};
 use super::rights::Rights;
 use super::tree::{GrantPath, Kind, Named, Target, Trees, shared};
 use cell::mediate::names;
