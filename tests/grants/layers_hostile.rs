@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::layers::{in_layer, project, review, reviewed};
-use crate::support::{Caller, Check, Claim, Failed, Need, claim, equal, holds, soon};
+use crate::support::{Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds, soon};
 
 pub const CLAIMS: &[Claim] = &[
     claim("an_interrupted_apply_is_not_continued_where_it_is_refused", refused),
@@ -17,6 +17,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("each_start_with_a_layer_changes_its_digest", started).needs(&[Need::Python]),
     claim("attributes_of_the_top_keep_no_start_from_a_layer", attributes).needs(&[Need::Python]),
     claim("what_the_user_removed_does_not_come_back", removed),
+    claim("changes_are_discarded_as_they_were_seen_or_not", discarded_as_seen),
 ];
 
 /// Number of files that an apply has to write after those that a test looks at.
@@ -173,6 +174,42 @@ mmap.mmap(file, 5)[:5] = b\"EVIL\\n\"'";
     let second = digest_at_rest(caller, &path)?;
     equal("another start", in_layer(caller, &path, "true")?.code, 0)?;
     holds("another digest", &second, digest_at_rest(caller, &path)? != second)
+}
+
+/// Returns a text of JSON.
+fn text_of(value: Value) -> Result<String, Failed> {
+    Ok(value.as_str().ok_or("no text")?.to_owned())
+}
+
+fn says(output: &Finished, code: i32, text: &str) -> Check {
+    equal(text, output.code, code)?;
+    holds(text, &output.stderr, output.stderr.contains(text))
+}
+
+fn discarded_as_seen(caller: &Caller) -> Check {
+    let path = project(caller, "project", "echo a > a")?;
+    equal("made", in_layer(caller, &path, "echo b > b")?.code, 0)?;
+    let first = text_of(digest_at_rest(caller, &path)?)?;
+    equal("more", in_layer(caller, &path, "echo more > more")?.code, 0)?;
+    let refused = review(caller, &[&path, "--discard", "--if", &first])?;
+    says(&refused, 125, "nothing was discarded: the list has changed")?;
+    equal("kept", review(caller, &[&path])?.trimmed(), "A b\nA more")?;
+    let second = text_of(digest_at_rest(caller, &path)?)?;
+    holds("the way out", &refused.stderr, refused.stderr.contains(&format!("is {second} now")))?;
+    let part = review(caller, &[&path, "--discard", "--if", "0"])?;
+    says(&part, 125, "the list has changed")?;
+    // While a start uses the layer there is no such list, and nothing can be removed.
+    let mut live = caller.live(&["--cow", &path], "echo ready; exec sleep 1000")?;
+    equal("in use", live.line()?.as_str(), "ready")?;
+    let used = review(caller, &[&path, "--discard", "--if", &second])?;
+    says(&used, 125, "is in use")?;
+    drop(live);
+    let third = text_of(digest_at_rest(caller, &path)?)?;
+    let discarded = review(caller, &[&path, "--discard", "--if", &third])?;
+    says(&discarded, 0, "cofferdam: discarded the layer project-")?;
+    equal("nothing is left", review(caller, &["--list"])?.trimmed(), "")?;
+    let alone = review(caller, &[&path, "--if", &third])?;
+    says(&alone, 125, "--discard")
 }
 
 fn attributes(caller: &Caller) -> Check {

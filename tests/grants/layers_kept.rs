@@ -27,7 +27,6 @@ pub const CLAIMS: &[Claim] = &[
     claim("paths_that_fill_the_memory_are_not_listed", long_paths).needs(&[Need::Python]),
     claim("holes_of_a_file_are_not_written", sparse),
     claim("a_list_is_applied_as_it_was_seen_or_not", seen),
-    claim("changes_are_discarded_as_they_were_seen_or_not", discarded_as_seen),
     claim("an_apply_in_parts_is_in_no_conflict_with_itself", parts),
     claim("a_layer_with_any_journal_can_be_discarded", damaged),
     claim("layers_are_never_shown_to_cells", hidden),
@@ -480,32 +479,6 @@ fn seen(caller: &Caller) -> Check {
     let third = digest(caller, &path)?;
     equal("b", review(caller, &[&path, "--apply", "b", "--if", &third])?.code, 1)?;
     equal("b", std::fs::read_to_string(format!("{path}/b"))?, "c\n")
-}
-
-fn discarded_as_seen(caller: &Caller) -> Check {
-    let path = project(caller, "project", "echo a > a")?;
-    in_layer(caller, &path, "echo b > b")?;
-    let first = digest(caller, &path)?;
-    in_layer(caller, &path, "echo more > more")?;
-    let refused = review(caller, &[&path, "--discard", "--if", &first])?;
-    says(&refused, 125, "nothing was discarded: the list has changed")?;
-    equal("kept", review(caller, &[&path])?.trimmed(), "A b\nA more")?;
-    let second = digest(caller, &path)?;
-    holds("the way out", &refused.stderr, refused.stderr.contains(&format!("is {second} now")))?;
-    let part = review(caller, &[&path, "--discard", "--if", "0"])?;
-    says(&part, 125, "the list has changed")?;
-    // While a start uses the layer there is no such list, and nothing can be removed.
-    let mut live = caller.live(&["--cow", &path], "echo ready; exec sleep 1000")?;
-    equal("in use", live.line()?.as_str(), "ready")?;
-    let used = review(caller, &[&path, "--discard", "--if", &second])?;
-    says(&used, 125, "is in use")?;
-    drop(live);
-    let third = digest(caller, &path)?;
-    let discarded = review(caller, &[&path, "--discard", "--if", &third])?;
-    says(&discarded, 0, "cofferdam: discarded the layer project-")?;
-    equal("nothing is left", review(caller, &["--list"])?.trimmed(), "")?;
-    let alone = review(caller, &[&path, "--if", &third])?;
-    says(&alone, 125, "--discard")
 }
 
 fn parts(caller: &Caller) -> Check {
