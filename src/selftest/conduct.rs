@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use nix::unistd::{AccessFlags, access};
 use serde::Serialize;
 
 use super::corpus::{Attack, Class, Network};
@@ -14,7 +15,7 @@ use super::launch::{Bench, PRIVATE};
 use super::resources;
 use super::run_result::{Ran, RunEnd};
 use super::served::{ServerPlace, ToolServer};
-use super::stage::Stage;
+use super::stage::{self, Stage};
 
 /// The verdict on one attack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -193,16 +194,28 @@ fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<A
             }
             (Some(shown), _, _) => shown,
             (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
-            (None, None, _) => judge::shown_to(is_root, probe, control(bench, probe)?),
+            (None, None, _) => match missing_program(probe, stage::PATH) {
+                Some(program) => return Ok(judge::without_program(program)),
+                None => judge::shown_to(is_root, probe, control(bench, probe)?),
+            },
         };
     let (seen, _) = observe(bench, probe, |stage| {
         if let Some(first) = &probe.first {
             bench.inside(probe, first, stage)?;
         }
-        bench.inside(probe, line_inside(bench, probe), stage)
+        bench.inside(probe, &judge::checked_line(probe, line_inside(bench, probe)), stage)
     })?;
     let verdict = judge::verdict(probe, &bench.target, shown, &seen);
     Ok(judge::known(probe, &bench.target, bench.memory, verdict))
+}
+
+/// Returns a program that the control needs and that no directory of `path` has.
+fn missing_program<'a>(probe: &'a Attack, path: &str) -> Option<&'a str> {
+    probe.control_needs().find(|program| {
+        !path
+            .split(':')
+            .any(|directory| access(&Path::new(directory).join(program), AccessFlags::X_OK).is_ok())
+    })
 }
 
 /// Returns the line that is run in the sandbox. Other sandboxes show what they grant at the path that
@@ -258,4 +271,39 @@ fn observe(
         return Err(std::io::Error::other(reason));
     }
     Ok((Observed { ran, hits }, unseen))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::corpus;
+
+    #[test]
+    fn a_control_whose_program_is_absent_is_found_before_it_runs() -> std::io::Result<()> {
+        let directories = [tempfile::tempdir()?, tempfile::tempdir()?];
+        let path = directories.each_ref().map(|one| one.path().display().to_string()).join(":");
+        let attack = |line: &str| {
+            let common = "id = 'F1'\nclass = 'kernel'\ntitle = 't'\nsource = 's'\nrun = 'true'\nheld = ['EPERM']\nbreach = '0'";
+            corpus::single(&format!("{common}\n{line}")).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let plain = attack("");
+        let by_python = attack("needs = ['python3']");
+        let in_namespaces = attack("control = 'namespaces'");
+        let missing = || {
+            [&plain, &by_python, &in_namespaces]
+                .map(|probe| missing_program(probe, &path).map(str::to_owned))
+        };
+        let absent = |name: &str| Some(name.to_owned());
+        assert_eq!(missing(), [None, absent("python3"), absent("unshare")]);
+        let file = directories[1].path().join("python3");
+        std::fs::write(&file, "")?;
+        // No program yet.
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
+        assert_eq!(missing(), [None, absent("python3"), absent("unshare")]);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
+        assert_eq!(missing(), [None, None, absent("unshare")]);
+        Ok(())
+    }
 }

@@ -20,6 +20,9 @@ const FILES: [(&str, &str); 7] = [
     ("information", include_str!("escape/information.toml")),
 ];
 
+/// Program that starts a control in namespaces (unshare(1)).
+pub(crate) const NAMESPACES_PROGRAM: &str = "unshare";
+
 /// Goal of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -213,6 +216,9 @@ pub struct Attack {
     pub control_run: Option<String>,
     pub no_control: Option<String>,
     pub unshown: Option<Unshown>,
+    /// Programs that its lines need in addition to bash, coreutils, grep and sed.
+    #[serde(default)]
+    pub needs: Vec<String>,
     pub known: Option<KnownBreach>,
     #[serde(default, rename = "landlock_seccomp")]
     pub lower: Lower,
@@ -249,6 +255,12 @@ impl Attack {
     /// Returns true if it is about a directory that is granted.
     pub(crate) fn is_granted_directory(&self) -> bool {
         self.options.iter().any(|option| option == "--ro" || option == "--rw")
+    }
+
+    /// Returns the programs that its control needs.
+    pub(crate) fn control_needs(&self) -> impl Iterator<Item = &str> {
+        let starts = (self.control == ControlMode::Namespaces).then_some(NAMESPACES_PROGRAM);
+        self.needs.iter().map(String::as_str).chain(starts)
     }
 
     /// Returns a call in the attack's lines that only other architectures have.
@@ -372,5 +384,35 @@ mod tests {
             assert_eq!(probe.id.chars().next(), first, "{}", probe.id);
             assert!(probe.title.len() > 3 && probe.source.len() > 4, "{}", probe.id);
         }
+    }
+
+    /// Programs that hosts often have and minimal images lack.
+    const OFTEN_ABSENT: &str = "awk bc cc chroot curl find flock gcc gdb getent git hostname ip ipcmk \
+        ipcs mawk mount nc ncat node nsenter openssl perl pgrep pkill prlimit ps python python3 script \
+        setpriv setsid socat ss strace su sudo tar umount unshare wget xargs";
+
+    /// Returns the words of a line that are commands, and some that are not.
+    fn command_words(line: &str) -> BTreeSet<&str> {
+        let ends = |letter: char| letter.is_whitespace() || ";|&(){}!\"'`$".contains(letter);
+        let words = line.split(ends).filter(|word| !word.is_empty());
+        // Words with a tag or `@` are arguments of the helper.
+        words.filter(|word| !word.contains([':', '@', '.', '/', '='])).collect()
+    }
+
+    #[test]
+    fn an_attack_names_the_programs_that_minimal_images_lack() {
+        let absent: BTreeSet<&str> = OFTEN_ABSENT.split_whitespace().collect();
+        for probe in corpus().unwrap_or_else(|error| panic!("{error}")) {
+            let lines = [Some(&probe.run), probe.control_run.as_ref(), probe.first.as_ref()];
+            let words = lines.into_iter().flatten().flat_map(|line| command_words(line));
+            let used: BTreeSet<&str> = words.filter(|word| absent.contains(word)).collect();
+            let named: BTreeSet<&str> = probe.needs.iter().map(String::as_str).collect();
+            assert_eq!(used, named, "{}", probe.id);
+        }
+        // The control of this test.
+        let words =
+            command_words("({probe} x &); n=$(setsid a | cat) || unshare -r '@mount' s:mount");
+        let found: Vec<&str> = words.intersection(&absent).copied().collect();
+        assert_eq!(found, ["setsid", "unshare"]);
     }
 }

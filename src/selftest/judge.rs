@@ -175,6 +175,34 @@ pub fn not_applicable(
     Some(AttackVerdict::NotApplicable { why: reason })
 }
 
+/// Beginning of the reason for an attack that needs a program which is absent.
+pub(crate) const NOT_TRIED: &str = "not tried: ";
+
+/// Returns the verdict on an attack whose control needs a program that this machine lacks.
+pub(crate) fn without_program(program: &str) -> AttackVerdict {
+    let why = format!("{NOT_TRIED}its control needs `{program}`, which this machine lacks");
+    AttackVerdict::NotApplicable { why }
+}
+
+/// Output of a line whose first program is absent.
+const NEEDS: &str = "needs ";
+
+/// Returns a line that first looks for the programs that the attack needs: a sandbox may lack them.
+pub(crate) fn checked_line(probe: &Attack, line: &str) -> String {
+    let check = |program: &String| {
+        format!("command -v {program} >/dev/null || {{ echo {NEEDS}{program}; exit; }}; ")
+    };
+    probe.needs.iter().map(check).chain([line.to_owned()]).collect()
+}
+
+/// Returns the verdict on an attack that needs a program which the sandbox lacks, if it is one.
+fn without_program_inside(probe: &Attack, ran: &Ran) -> Option<AttackVerdict> {
+    let said = ran.said().strip_prefix(NEEDS)?;
+    let program = probe.needs.iter().find(|program| *program == said)?;
+    let why = format!("{NOT_TRIED}it needs `{program}`, which the sandbox lacks");
+    Some(AttackVerdict::NotApplicable { why })
+}
+
 /// Decides whether the control proved that the attack works without a sandbox.
 pub fn shown(probe: &Attack, control: &Observed, outer: OuterFilter) -> ControlResult {
     let said = control.ran.said();
@@ -242,6 +270,9 @@ pub fn verdict(
 ) -> AttackVerdict {
     if let [first, ..] = seen.hits.as_slice() {
         return AttackVerdict::Breach { seen: first.clone() };
+    }
+    if let Some(verdict) = without_program_inside(probe, &seen.ran) {
+        return verdict;
     }
     let is_held_elsewhere = match target {
         Target::Own => is_answered_first(probe, &shown, seen),

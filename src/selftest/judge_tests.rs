@@ -23,6 +23,7 @@ fn probe() -> Attack {
         control_run: None,
         no_control: None,
         unshown: Some(Unshown { says: vec!["EACCES".to_owned()], why: "an old kernel".to_owned() }),
+        needs: Vec::new(),
         known: Some(KnownBreach {
             when: When::BestEffortMemory,
             why: "no control group".to_owned(),
@@ -170,6 +171,24 @@ fn a_harmful_attack_is_not_run_in_shared_namespaces() {
     assert_eq!(verdict_with(Isolation::Own), None);
     assert!(matches!(verdict_with(Isolation::Shared), Some(AttackVerdict::NotApplicable { .. })));
     assert_eq!(not_applicable(&probe(), &other(), Isolation::Shared, true), None);
+}
+
+#[test]
+fn an_attack_without_its_program_is_not_tried() {
+    let probe = Attack { needs: vec!["python3".to_owned(), "node".to_owned()], ..probe() };
+    let line = "command -v python3 >/dev/null || { echo needs python3; exit; }; \
+        command -v node >/dev/null || { echo needs node; exit; }; true";
+    assert_eq!(checked_line(&probe, "true"), line);
+    let judge = |said: &str| verdict(&probe, &Target::Own, ControlResult::Yes, &seen(said, 0));
+    let why = "not tried: it needs `node`, which the sandbox lacks".to_owned();
+    assert_eq!(judge("needs node"), AttackVerdict::NotApplicable { why });
+    // Not the output of the check.
+    let other = AttackVerdict::NoVerdict { seen: "`needs perl`, exit 0".to_owned() };
+    assert_eq!(judge("needs perl"), other);
+    let mut hurt = seen("needs node", 0);
+    hurt.hits.push("a process of the host was hurt".to_owned());
+    let verdict = verdict(&probe, &Target::Own, ControlResult::Yes, &hurt);
+    assert!(matches!(verdict, AttackVerdict::Breach { .. }), "{verdict:?}");
 }
 
 #[test]

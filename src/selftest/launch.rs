@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::corpus::{Attack, ControlMode, Network, StartMode};
+use super::corpus::{Attack, ControlMode, NAMESPACES_PROGRAM, Network, StartMode};
 use super::judge::{Isolation, Memory, OuterFilter, Target};
 use super::mcp_client::Surroundings;
 use super::run_result::{Ran, RunEnd};
@@ -172,7 +172,7 @@ impl Bench {
         let line = stage.fill(line, &self.outside(stage));
         let prefix: &[&str] = match probe.control {
             ControlMode::Namespaces => &[
-                "unshare",
+                NAMESPACES_PROGRAM,
                 "--user",
                 "--map-root-user",
                 "--mount",

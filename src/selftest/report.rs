@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::conduct::AttackResult;
 use super::corpus::Severity;
-use super::judge::AttackVerdict;
+use super::judge::{AttackVerdict, NOT_TRIED};
 
 /// Number of attacks per verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -115,6 +115,7 @@ pub fn lines(results: &[AttackResult]) -> Vec<ReportLine> {
     }
     lines.push(ReportLine::plain(Count::of_results(results).row("all")));
     lines.extend(unshown(results));
+    lines.extend(not_tried(results));
     lines
 }
 
@@ -123,25 +124,40 @@ const MAX_LISTED: usize = 8;
 
 /// Explains `unshown`, and lists the reasons with their attacks, the most frequent reason first.
 fn unshown(results: &[AttackResult]) -> Vec<ReportLine> {
+    let reasons = results.iter().filter_map(|one| {
+        let AttackVerdict::Held { unshown: Some(why) } = &one.verdict else { return None };
+        // The reason is followed by the attack's output, which differs from kernel to kernel.
+        Some((why.split_once(": ").map_or(why.as_str(), |(why, _)| why), one.id.as_str()))
+    });
+    let head = [
+        "",
+        "unshown: held, but this machine or user cannot make the attack work without a sandbox either, so",
+        "that it was held shows less. --json has what was seen for each.",
+    ];
+    listed(&head, reasons)
+}
+
+/// Lists the attacks that need a program which is absent.
+fn not_tried(results: &[AttackResult]) -> Vec<ReportLine> {
+    let reasons = results.iter().filter_map(|one| {
+        let AttackVerdict::NotApplicable { why } = &one.verdict else { return None };
+        Some((why.strip_prefix(NOT_TRIED)?, one.id.as_str()))
+    });
+    listed(&["", "not tried, and counted as not applicable:"], reasons)
+}
+
+/// Returns the reasons below a head, the most frequent first, each with its attacks; no line without a reason.
+fn listed<'a>(head: &[&str], found: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<ReportLine> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for one in results {
-        if let AttackVerdict::Held { unshown: Some(why) } = &one.verdict {
-            // The reason is followed by the attack's output, which differs from kernel to kernel.
-            let why = why.split_once(": ").map_or(why.as_str(), |(why, _)| why);
-            reasons.entry(why).or_default().push(&one.id);
-        }
+    for (why, id) in found {
+        reasons.entry(why).or_default().push(id);
     }
     if reasons.is_empty() {
         return Vec::new();
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(_, ids)| std::cmp::Reverse(ids.len()));
-    let head = [
-        "",
-        "unshown: held, but this machine or user cannot make the attack work without a sandbox either, so",
-        "that it was held shows less. --json has what was seen for each.",
-    ];
-    let mut lines: Vec<ReportLine> = head.map(ReportLine::plain).into();
+    let mut lines: Vec<ReportLine> = head.iter().copied().map(ReportLine::plain).collect();
     for (why, ids) in reasons {
         let named = ids.iter().take(MAX_LISTED).copied().collect::<Vec<_>>().join(" ");
         let more = match ids.len().saturating_sub(MAX_LISTED) {
@@ -425,148 +441,5 @@ fn escaped(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::corpus::Class;
-
-    fn one(id: &str, verdict: AttackVerdict) -> AttackResult {
-        AttackResult {
-            id: id.to_owned(),
-            topic: "files",
-            class: Class::Escape,
-            title: format!("title of {id}"),
-            source: "a source".to_owned(),
-            verdict,
-            took_ms: 1234,
-        }
-    }
-
-    fn four() -> Vec<AttackResult> {
-        let seen = || "`<a&b>\"\u{7}`".to_owned();
-        vec![
-            one("F1", AttackVerdict::Held { unshown: None }),
-            one("F2", AttackVerdict::Held { unshown: Some("no device".to_owned()) }),
-            one("F3", AttackVerdict::Breach { seen: seen() }),
-            one("F4", AttackVerdict::NoVerdict { seen: seen() }),
-            one("F6", AttackVerdict::Known { seen: seen(), why: "documented".to_owned() }),
-            one("F5", AttackVerdict::NotApplicable { why: "ours".to_owned() }),
-        ]
-    }
-
-    #[test]
-    fn a_breach_is_1_and_no_verdict_is_2_and_neither_is_a_pass() {
-        let mut results = four();
-        assert_eq!(Count::of_results(&results).exit_code(), 1);
-        results.remove(2);
-        assert_eq!(Count::of_results(&results).exit_code(), 2);
-        results.remove(2);
-        assert_eq!(Count::of_results(&results).exit_code(), 0);
-    }
-
-    #[test]
-    fn attacks_that_are_not_held_are_listed_before_the_table() {
-        let lines = lines(&four());
-        let plain = ReportLine::plain;
-        let marked = |mark, text: &str| ReportLine { mark: Some(mark), text: text.to_owned() };
-        let expected = [
-            marked(Mark::Breach, " F3  title of F3"),
-            plain("           `<a&b>\"\u{7}`"),
-            marked(Mark::NoVerdict, " F4  title of F4"),
-            plain("           `<a&b>\"\u{7}`"),
-            marked(Mark::Known, " F6  title of F6"),
-            plain("           `<a&b>\"\u{7}`: documented"),
-            plain(""),
-            plain("topic         held  unshown  breach  known  no verdict  not applicable"),
-            plain("files            2        1       1      1           1               1"),
-            plain("all              2        1       1      1           1               1"),
-        ];
-        assert_eq!(lines.get(..10), Some(expected.as_slice()));
-    }
-
-    #[test]
-    fn each_reason_for_unproven_controls_is_listed_once_with_its_attacks() {
-        let held = |at: usize, why: &str| {
-            one(&format!("F{at:02}"), AttackVerdict::Held { unshown: Some(why.to_owned()) })
-        };
-        let mut results: Vec<_> = (1..=9).map(|at| held(at, "no device: ENOENT")).collect();
-        results.push(held(10, "only root can"));
-        results.push(one("F11", AttackVerdict::Held { unshown: None }));
-        let text: Vec<String> =
-            unshown(&results).into_iter().skip(3).map(|line| line.text).collect();
-        let expected = [
-            "   9  no device",
-            "      F01 F02 F03 F04 F05 F06 F07 F08 and 1 more",
-            "   1  only root can",
-            "      F10",
-        ];
-        assert_eq!(text, expected);
-        assert_eq!(unshown(&results.split_off(10)), []);
-    }
-
-    fn about(name: &str) -> RunAbout {
-        let target = TargetAbout {
-            name: name.to_owned(),
-            version: Some("1 | 2".to_owned()),
-            command: vec![name.to_owned()],
-            again: "selftest --target box".to_owned(),
-        };
-        let [cofferdam, kernel, time] = ["0.1", "6.1", "now"].map(str::to_owned);
-        RunAbout { cofferdam, target, kernel, uid: 1000, time }
-    }
-
-    #[test]
-    fn each_topic_has_the_same_weight_in_the_score() {
-        let mut results = four();
-        let lone =
-            AttackResult { topic: "kernel", ..one("K1", AttackVerdict::Held { unshown: None }) };
-        results.push(lone);
-        // Two of files were held, one breached, and one is known: half, and all of kernel.
-        assert_eq!(scores(&results), (vec![("files", 50.0), ("kernel", 100.0)], Some(75.0)));
-        assert_eq!(scores(&[]), (Vec::new(), None));
-        let json: Value =
-            serde_json::from_str(&json(&results, &about("box")).expect("well-formed"))
-                .expect("well-formed");
-        assert_eq!(json.pointer("/score/all"), Some(&serde_json::json!(75.0)));
-        assert_eq!(json.pointer("/probes/2/severity"), Some(&serde_json::json!("high")));
-        assert_eq!(json.pointer("/target/name"), Some(&serde_json::json!("box")));
-        assert_eq!(json.pointer("/schema"), Some(&serde_json::json!(SCHEMA)));
-    }
-
-    #[test]
-    fn sarif_has_a_rule_and_a_result_for_each_attack_that_was_not_held() {
-        let text = sarif(&four(), &about("box")).expect("well-formed");
-        let log: Value = serde_json::from_str(&text).expect("well-formed");
-        let run = log.pointer("/runs/0").expect("well-formed");
-        let ids = |pointer: &str, key: &str| -> Vec<String> {
-            let all = run.pointer(pointer).and_then(Value::as_array).expect("well-formed");
-            all.iter()
-                .map(|one| format!("{} {}", one[key].as_str().expect("well-formed"), one["level"]))
-                .collect()
-        };
-        assert_eq!(ids("/tool/driver/rules", "id"), ["F3 null", "F4 null", "F6 null"]);
-        let found = [r#"F3 "error""#, r#"F4 "warning""#, r#"F6 "note""#];
-        assert_eq!(ids("/results", "ruleId"), found);
-        let message = run.pointer("/results/0/message/text").and_then(Value::as_str);
-        assert_eq!(message, Some("title of F3 against box: `<a&b>\".`"));
-    }
-
-    #[test]
-    fn markdown_has_the_command_that_plays_a_breach_again() {
-        let text = markdown(&four(), &about("box"));
-        assert!(
-            text.starts_with("### box 1 \\| 2\n\ncofferdam 0.1, Linux 6.1, uid 1000, now\n"),
-            "{text}"
-        );
-        assert!(text.contains("| files | 2 | 1 | 1 | 1 | 1 | 50.0 |\n"), "{text}");
-        let again = "| F3 title of F3 | breach | `cofferdam selftest --target box F3` |\n";
-        assert!(text.contains(again), "{text}");
-    }
-
-    #[test]
-    fn junit_output_is_escaped_for_xml() {
-        let text = junit(&four());
-        assert!(text.contains("tests=\"6\" failures=\"1\" errors=\"1\" skipped=\"2\""));
-        assert!(text.contains("<failure message=\"`&lt;a&amp;b&gt;&quot;.`\"/>"));
-        assert!(text.contains("time=\"1.234\""));
-    }
-}
+#[path = "report_tests.rs"]
+mod tests;

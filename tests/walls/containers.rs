@@ -467,13 +467,13 @@ fn second_listener(caller: &Caller) -> Check {
 }
 
 /// Simulates engines whose profile does not list these calls: lsm_get_self_attr, lsm_list_modules, statmount, listmount,
-/// and reboot, of which a control is root's. They run programs with no_new_privs (F38).
+/// and reboot and vhangup, of which a control is root's. They run programs with no_new_privs (F38).
 fn selftest_under_a_filter(caller: &Caller) -> Check {
     let script = caller.file("filtered.py", &format!("{CALLS}{FILTERED}"))?;
     let script = script.display();
     let binary = caller.binary();
     let line = format!(
-        "/usr/bin/python3 {script} 169,457,458,459,461 {} selftest --json F38 K30 K31 K33 K34 K35 K54",
+        "/usr/bin/python3 {script} 153,169,457,458,459,461 {} selftest --json F38 K30 K31 K33 K34 K35 K54 K80",
         binary.display()
     );
     let output = Finished::run(plainly(caller, &line), patience())?;
@@ -484,7 +484,8 @@ fn selftest_under_a_filter(caller: &Caller) -> Check {
         format!("{} {}", text("id"), text("verdict"))
     };
     let verdicts: Vec<String> = results.into_iter().flatten().map(verdict).collect();
-    let all = ["F38", "K30", "K31", "K33", "K34", "K35", "K54"].map(|id| format!("{id} held"));
+    let all =
+        ["F38", "K30", "K31", "K33", "K34", "K35", "K54", "K80"].map(|id| format!("{id} held"));
     equal("each", verdicts, all.to_vec())?;
     equal("in all", output.code, 0)
 }

@@ -1,5 +1,6 @@
 //! The walls of a cell, a module for each layer.
 
+mod absent_programs;
 mod caps;
 mod containers;
 mod crashes;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
             ("seccomp", seccomp::CLAIMS),
             ("programs", programs::CLAIMS),
             ("reach", reach::CLAIMS),
+            ("absent_programs", absent_programs::CLAIMS),
             ("containers", containers::CLAIMS),
             ("privileges", privileges::CLAIMS),
             ("crashes", crashes::CLAIMS),

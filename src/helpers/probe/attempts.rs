@@ -45,6 +45,7 @@ pub fn attempt(words: &[&CStr]) -> Option<Answer> {
         (b"descriptors", [count]) => Some(processes::descriptors(number(count.to_bytes())?)),
         // The second word only identifies the process.
         (b"sleep", [seconds] | [seconds, _]) => Some(processes::sleep(number(seconds.to_bytes())?)),
+        (b"session", [seconds, _]) => Some(processes::session(number(seconds.to_bytes())?)),
         (b"spin", []) => processes::spin(),
         (b"random", _) => random::random(rest),
         _ => None,

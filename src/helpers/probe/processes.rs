@@ -74,6 +74,14 @@ pub fn sleep(seconds: usize) -> Answer {
     )
 }
 
+/// Leaves the session of its caller (setsid(2)), then sleeps for some seconds.
+pub fn session(seconds: usize) -> Answer {
+    match sys::call(number::SETSID, &[]) {
+        Ok(_) => sleep(seconds),
+        Err(errno) => Answer::Refused(errno),
+    }
+}
+
 /// Spins for ever.
 pub fn spin() -> ! {
     loop {

@@ -54,6 +54,7 @@ pub mod number {
         READ 0 63,
         SENDTO 44 206,
         SETITIMER 38 103,
+        SETSID 112 157,
         SETSOCKOPT 54 208,
         SHMAT 30 196,
         SHMCTL 31 195,
