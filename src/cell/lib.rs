@@ -6,7 +6,7 @@
 //! namespaces. `init` is pid 1 of the cell, `payload` the process that becomes the program, and
 //! `measure` checks both from outside. `report` defines their messages to the supervisor.
 //! `kept_network` has the network namespaces that are used again. `late_files` starts the process that completes a template. `proc_files` reads procfs. `confine`
-//! has the walls of our processes that run no cell.
+//! has the walls of our processes that run no cell, and `tied` how they end with the front end.
 //!
 //! *Invariant:* between clone and exec there are only system calls. Everything of variable length
 //! is in the [`Design`] or [`Shared`] before the clone.
@@ -45,6 +45,7 @@ pub mod size;
 pub mod slot;
 pub mod sockets;
 pub mod spec;
+pub mod tied;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

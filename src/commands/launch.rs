@@ -9,10 +9,11 @@ use crate::commands::confine::Duties;
 use crate::commands::error::CliError;
 use crate::commands::grants::cache_upkeep::CacheUpkeep;
 use crate::commands::grants::tier;
-use crate::commands::layer_reader::{self, LayerEnds};
+use crate::commands::layer_reader;
 use crate::commands::serve::listener::{HttpPlan, Opened, TcpPlan};
 use crate::commands::settings::{self, Settings};
 use crate::commands::streams::Streams;
+use cell::tied::ProcessEnds;
 use gateway::intercept::trust::{PlacedTrust, TrustFiles};
 use http::tcp::LineListener;
 use model::egress::{Egress, EgressRule, SecretSource};
@@ -36,7 +37,7 @@ pub struct Launched {
     /// Link to the process that watches the project.
     pub watched: Option<OwnedFd>,
     /// The process that reads the layer of the workspace.
-    pub layer: Option<LayerEnds>,
+    pub layer: Option<ProcessEnds>,
 }
 
 /// Listeners that were planned, and the project that is to be watched.
@@ -171,7 +172,7 @@ fn watch(spec: WatcherSpec) -> Option<OwnedFd> {
 
 /// Starts the process that reads the layer of the workspace. A server without it serves the layer all the same: an agent
 /// cannot list its changes, and `cofferdam review` can.
-fn read_layer(layer: &layer_reader::ServedLayer) -> Option<LayerEnds> {
+fn read_layer(layer: &layer_reader::ServedLayer) -> Option<ProcessEnds> {
     let started = layer_reader::start(layer);
     started.inspect_err(|errno| tracing::warn!("the layer cannot be shown to agents: {errno}")).ok()
 }

@@ -174,6 +174,9 @@ fn usage_error(usage: &clap::Error) -> ExitCode {
 #[cfg(test)]
 #[path = "../../tests/support/child.rs"]
 mod child;
+#[cfg(test)]
+#[path = "../../tests/support/reading_walls.rs"]
+mod reading_walls;
 
 #[cfg(test)]
 mod tests {

@@ -9,8 +9,8 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
 
-use cell::fds;
 use cell::ids::{Supplementary, become_id, write_map};
+use cell::{fds, tied};
 use sys::process::{self, ArgumentPages, Dumpable, Side};
 use sys::signals;
 use sys::socket::{PacketWait, receive, send};
@@ -175,17 +175,8 @@ fn enter(link: &OwnedFd, wait: &OwnedFd, by_root: bool) -> Result<(), (&'static 
     if !process::is_open(link).map_err(at("looking at the link"))? {
         return Err(("looking at the link", Errno::EPIPE));
     }
-    silence().map_err(at("replacing the operator's streams"))?;
+    tied::silence().map_err(at("replacing the operator's streams"))?;
     fds::keep_only([link.as_fd()].into_iter()).map_err(at("closing descriptors"))?;
     signals::default_signals().map_err(at("resetting signals"))?;
     confine::gateway().map_err(at("confining the gateway"))
-}
-
-/// Replaces the three standard streams by /dev/null.
-fn silence() -> Result<(), Errno> {
-    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    for number in 0..3 {
-        process::duplicate_inheritable(&null, number)?;
-    }
-    Ok(())
 }

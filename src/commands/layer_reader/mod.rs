@@ -26,9 +26,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{pipe2, read, write};
+use nix::unistd::{pipe2, read};
 use rlimit::Resource;
 use syscalls::Sysno;
 
@@ -36,6 +35,7 @@ use crate::commands::layers::files::DIRECTORY;
 use crate::commands::layers::layer::{Base, Layer};
 use cell::confine::{Filter, enclose, limit, narrow};
 use cell::seccomp::FSTATAT;
+use cell::tied::{self, OwnEnds, ProcessEnds};
 use cell::{StepFailed, c_path, caps, errno_of, fds, landlock};
 use service::layer::{ANSWERED, FAILED, MAX_ANSWER_BYTES, MAX_QUERY_BYTES};
 use supervisor::FileId;
@@ -179,65 +179,45 @@ struct OpenLayer {
     takes_ids: Option<(u32, u32)>,
 }
 
-/// The front end's ends of the process.
-#[derive(Debug)]
-pub struct LayerEnds {
-    /// Link for questions and answers.
-    pub(crate) link: OwnedFd,
-    /// End of a pipe to which nothing is written. The process ends when it is closed.
-    pub(crate) life: OwnedFd,
-}
-
 /// Starts the process. Call it while there is one thread. The process ends when this one does, or when the returned ends
 /// are closed.
 ///
 /// # Errors
 /// If the layer cannot be opened, or the process cannot be made.
-pub(crate) fn start(layer: &ServedLayer) -> Result<LayerEnds, Errno> {
+pub(crate) fn start(layer: &ServedLayer) -> Result<ProcessEnds, Errno> {
     let opened = layer.open()?;
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-    let (watched, life) = pipe2(OFlag::O_CLOEXEC)?;
+    let (ours, own) = tied::ends()?;
     match fork()? {
         Side::Child => {
-            drop((ours, life));
+            drop(ours);
             let run = || {
-                enter(&theirs, &watched, &opened)?;
-                serve(&theirs, &opened)
+                enter(&own, &opened)?;
+                serve(&own.link, &opened)
             };
             let done = std::panic::catch_unwind(AssertUnwindSafe(run));
             process::exit_now(i32::from(!matches!(done, Ok(Ok(())))));
         }
-        Side::Parent(_) => Ok(LayerEnds { link: ours, life }),
+        Side::Parent(_) => Ok(ours),
     }
 }
 
 /// Takes the process from the clone to its confinement.
-fn enter(link: &OwnedFd, watched: &OwnedFd, opened: &OpenLayer) -> Result<(), Errno> {
+fn enter(own: &OwnEnds, opened: &OpenLayer) -> Result<(), Errno> {
     let pages = ArgumentPages::locate().map_err(|error| errno_of(&error))?;
     // Erases the operator's arguments and environment, which may hold secrets.
     pages.clear_but("cofferdam-layer", &KEPT_VARIABLES);
     // Keeps signals of the operator's terminal away.
     nix::unistd::setsid()?;
-    // Also while it waits for a child: where Landlock scopes signals, a dead front end sends none.
-    process::set_death_signal(Signal::SIGKILL)?;
-    signals::kill_at_event(watched)?;
+    // It ends also while it waits for a child.
+    tied::tie_to(&own.watched)?;
     process::set_dumpable(Dumpable::No)?;
-    if !process::is_open(watched)? {
-        return Err(Errno::EPIPE);
-    }
-    silence()?;
-    fds::keep_only([link.as_fd(), watched.as_fd(), opened.layer.directory.as_fd()].into_iter())?;
+    tied::silence()?;
+    let kept = [own.link.as_fd(), own.watched.as_fd(), opened.layer.directory.as_fd()];
+    fds::keep_only(kept.into_iter())?;
     signals::default_signals()?;
     process::give_way(NICE)?;
     LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
     confine(&opened.layer.directory)
-}
-
-/// Replaces the three standard streams by /dev/null, so that a client's input does not stay open.
-fn silence() -> Result<(), Errno> {
-    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    (0..3).try_for_each(|number| process::duplicate_inheritable(&null, number))
 }
 
 /// Confines the calling process, which has one thread, to reading files.
@@ -271,7 +251,7 @@ fn serve(link: &OwnedFd, opened: &OpenLayer) -> Result<(), Errno> {
             Err(reason) => (FAILED, reason.into_bytes()),
         };
         let length = u32::try_from(bytes.len()).map_err(|_| Errno::EOVERFLOW)?;
-        send(link, &[&[first][..], &length.to_le_bytes(), &bytes].concat())?;
+        tied::send(link, &[&[first][..], &length.to_le_bytes(), &bytes].concat())?;
     }
     Ok(())
 }
@@ -301,17 +281,6 @@ fn fill(link: &OwnedFd, mut bytes: &mut [u8]) -> Result<bool, Errno> {
         }
     }
     Ok(true)
-}
-
-fn send(link: &OwnedFd, mut unsent: &[u8]) -> Result<(), Errno> {
-    while !unsent.is_empty() {
-        match write(link, unsent) {
-            Ok(written) => unsent = unsent.get(written..).unwrap_or_default(),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 /// Has a child answer a question. The child is killed in any case: the front end refuses an incomplete
@@ -353,7 +322,7 @@ fn answer_alone(
     fds::close(link.as_fd())?;
     let answer = answer::to(opened, query);
     let bytes = serde_json::to_vec(&answer).map_err(|_| Errno::EINVAL)?;
-    send(to, &bytes)
+    tied::send(to, &bytes)
 }
 
 /// Receives what the child writes until its end.

@@ -13,10 +13,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::Mode;
-use nix::unistd::{pipe2, read, write};
+use nix::unistd::read;
 use rlimit::Resource;
 use syscalls::Sysno;
 
@@ -24,6 +22,7 @@ use super::file_frames;
 use super::listener_file::ListenerFile;
 use cell::confine::{BASE, Filter, enclose, limit, one_of, unsigned};
 use cell::seccomp::FSTATAT;
+use cell::tied::{self, OwnEnds, ProcessEnds};
 use cell::{StepFailed, errno_of, fds, landlock};
 use config::HostContext;
 use sys::fork::fork;
@@ -72,70 +71,42 @@ fn filter() -> Filter {
     Filter::of_calls(ALLOWED.into_iter().chain(OLDER)).with([fcntl])
 }
 
-/// The front end's ends of the process.
-#[derive(Debug)]
-pub struct ReaderEnds {
-    /// Link for questions and answers.
-    pub(super) link: OwnedFd,
-    /// End of a pipe to which nothing is written. The process ends when it is closed.
-    pub(super) life: OwnedFd,
-}
-
 /// Starts the process. Call it while there is one thread. The process ends when this one does, or when the returned ends
 /// are closed.
 ///
 /// # Errors
 /// If the process cannot be made.
-pub(super) fn start(files: &[ListenerFile]) -> Result<ReaderEnds, Errno> {
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-    let (watched, life) = pipe2(OFlag::O_CLOEXEC)?;
+pub(super) fn start(files: &[ListenerFile]) -> Result<ProcessEnds, Errno> {
+    let (ours, own) = tied::ends()?;
     match fork()? {
         Side::Child => {
-            drop((ours, life));
+            drop(ours);
             let run = || {
-                let host = enter(&theirs, &watched, files)?;
-                serve(&theirs, files, &host)
+                let host = enter(&own, files)?;
+                serve(&own.link, files, &host)
             };
             let done = std::panic::catch_unwind(AssertUnwindSafe(run));
             process::exit_now(i32::from(!matches!(done, Ok(Ok(())))));
         }
-        Side::Parent(_) => Ok(ReaderEnds { link: ours, life }),
+        Side::Parent(_) => Ok(ours),
     }
 }
 
 /// Takes the process from the clone to its confinement.
-fn enter(link: &OwnedFd, watched: &OwnedFd, files: &[ListenerFile]) -> Result<HostContext, Errno> {
+fn enter(own: &OwnEnds, files: &[ListenerFile]) -> Result<HostContext, Errno> {
     // Erases the operator's arguments and environment, which may hold secrets.
     ArgumentPages::locate().map_err(|error| errno_of(&error))?.clear("cofferdam-reader");
     // Keeps signals of the operator's terminal away.
     nix::unistd::setsid()?;
-    tie_to(watched)?;
+    tied::tie_to(&own.watched)?;
     process::set_dumpable(Dumpable::No)?;
-    silence()?;
-    fds::keep_only([link.as_fd(), watched.as_fd()].into_iter())?;
+    tied::silence()?;
+    fds::keep_only([own.link.as_fd(), own.watched.as_fd()].into_iter())?;
     signals::default_signals()?;
     LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
     let host = HostContext::of_this_process();
     confine(&directories(files))?;
     Ok(host)
-}
-
-/// Has the kernel kill this process when the front end ends, also while it waits for a file of a slow file system and
-/// reads no link.
-fn tie_to(watched: &OwnedFd) -> Result<(), Errno> {
-    // Not enough alone: the kernel sends it with the credentials of the parent, and where Landlock scopes signals, the
-    // front end can send none to a process outside of its domain.
-    process::set_death_signal(Signal::SIGKILL)?;
-    signals::kill_at_event(watched)?;
-    // The front end may have ended before.
-    if process::is_open(watched)? { Ok(()) } else { Err(Errno::EPIPE) }
-}
-
-/// Replaces the three standard streams by /dev/null, so that a client's input does not stay open.
-fn silence() -> Result<(), Errno> {
-    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    (0..3).try_for_each(|number| process::duplicate_inheritable(&null, number))
 }
 
 /// Confines the calling process, which has one thread, to reading below these directories.
@@ -173,68 +144,24 @@ fn serve(link: &OwnedFd, files: &[ListenerFile], host: &HostContext) -> Result<(
         for file in files {
             let frame = file_frames::encode(file.read(host)).map_err(|error| errno_of(&error))?;
             let length = u32::try_from(frame.len()).map_err(|_| Errno::EOVERFLOW)?;
-            send(link, &[&length.to_le_bytes(), frame.as_slice()].concat())?;
+            tied::send(link, &[&length.to_le_bytes(), frame.as_slice()].concat())?;
         }
     }
-}
-
-fn send(link: &OwnedFd, mut unsent: &[u8]) -> Result<(), Errno> {
-    while !unsent.is_empty() {
-        match write(link, unsent) {
-            Ok(written) => unsent = unsent.get(written..).unwrap_or_default(),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use nix::sys::socket::socket;
-
     use super::*;
-    use crate::commands::child;
+    use crate::commands::reading_walls::{self, Reader};
     use crate::commands::serve::listener_file::FileKind;
-
-    /// Tries everything that a process taken over would try.
-    fn attempts(own: &Path, other: &Path) -> Vec<Result<(), Errno>> {
-        let opened = |path: &Path, flags| open(path, flags, Mode::empty()).map(drop);
-        let forked = || match fork()? {
-            Side::Child => process::exit_now(0),
-            Side::Parent(child) => process::wait(&child.pidfd),
-        };
-        vec![
-            opened(&own.join("token"), OFlag::O_RDONLY),
-            opened(&own.join("token"), OFlag::O_WRONLY),
-            opened(&other.join("token"), OFlag::O_RDONLY),
-            nix::unistd::unlink(&own.join("token")),
-            socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).map(drop),
-            nix::sys::signal::kill(nix::unistd::getppid(), None),
-            forked(),
-        ]
-    }
 
     #[test]
     fn the_process_reads_the_directories_of_its_files_and_does_nothing_else() {
         let [own, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        let written = || {
-            for directory in [&own, &other] {
-                std::fs::write(directory.path().join("token"), "x").expect("written");
-            }
-        };
-        written();
-        let files = [ListenerFile { path: own.path().join("token"), kind: FileKind::Key }];
-        // Positive control: unconfined, each attempt works.
-        assert_eq!(child::in_child(|| attempts(own.path(), other.path())), [0; 7]);
-        written();
-        let confined = child::in_child(|| match confine(&directories(&files)) {
-            Ok(()) => attempts(own.path(), other.path()),
-            Err(errno) => vec![Err(errno)],
-        });
-        let walled = libc::EACCES;
-        let no = libc::EPERM;
-        assert_eq!(confined, [0, walled, walled, no, no, no, no]);
+        let files = [ListenerFile { path: own.path().join("file"), kind: FileKind::Key }];
+        let opened = |path: &Path, flags| open(path, flags, Mode::empty()).map(drop);
+        let confine = || confine(&directories(&files));
+        reading_walls::check(Reader::Files, own.path(), other.path(), &opened, confine);
     }
 
     #[test]

@@ -18,11 +18,12 @@ use nix::sys::stat::{Mode, umask};
 
 use super::credentials::CredentialSettings;
 use super::endpoint::{Endpoint, bad, endpoint};
-use super::file_reader::{self, ReaderEnds};
+use super::file_reader;
 use super::handed_socket::{self, HANDOVER_TIME};
 use super::listener_file::{FileKind, ListenerFile, token};
 use super::reload::{self, Reload};
 use crate::commands::error::CliError;
+use cell::tied::ProcessEnds;
 use config::HostContext;
 use config::http::{HttpSettings, net};
 use config::json::JsonNetwork;
@@ -248,7 +249,7 @@ impl HttpPlan {
 
     /// Starts the process that reads the files of the listener again, if there are any. It must not hold a socket or a
     /// secret. Without it, the files are read once.
-    pub fn start_reader(&self) -> Option<ReaderEnds> {
+    pub fn start_reader(&self) -> Option<ProcessEnds> {
         let files = self.credentials.files();
         let is_wanted = reload::is_reload(&self.credentials);
         let started = is_wanted.then(|| file_reader::start(&files))?;
@@ -263,7 +264,7 @@ impl HttpPlan {
     pub fn open(
         mut self,
         handed: Option<OwnedFd>,
-        reader: Option<ReaderEnds>,
+        reader: Option<ProcessEnds>,
     ) -> Result<Opened, CliError> {
         random()?;
         // The signal can come as soon as the address is printed, and waits for its handler.

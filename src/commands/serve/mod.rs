@@ -27,12 +27,12 @@ use tokio::task::JoinHandle;
 use crate::commands::error::CliError;
 use crate::commands::grants::{GrantPlan, request};
 use crate::commands::launch::{self, Launched, Plans};
-use crate::commands::layer_reader::LayerEnds;
 use crate::commands::policy::agreement;
 use crate::commands::settings::Settings;
 use crate::commands::streams::Streams;
 use crate::commands::{settings, start};
 use arguments::ServeArguments;
+use cell::tied::ProcessEnds;
 use config::HostContext;
 use config::json::ConfigJson;
 use config::mcp_server::McpSettings;
@@ -65,7 +65,7 @@ const ON_A_TERMINAL: &str =
 const OPENING_TIME: Duration = Duration::from_secs(1);
 
 /// Opens the link to the process that reads the layer.
-fn layer_link(ends: LayerEnds) -> Result<LayerLink, CliError> {
+fn layer_link(ends: ProcessEnds) -> Result<LayerLink, CliError> {
     let failed = |error| CliError::new(format!("no link to the layer: {}", in_words(&error)));
     LayerLink::open(ends.link, ends.life).map_err(failed)
 }

@@ -20,9 +20,10 @@ use tokio::time::timeout;
 
 use super::credentials::{CredentialSettings, NOT_READ};
 use super::file_frames::{self, MAX_FRAME};
-use super::file_reader::{ASK, ReaderEnds};
+use super::file_reader::ASK;
 use super::listener_file::{FileResult, ListenerFile};
 use crate::commands::error::CliError;
+use cell::tied::ProcessEnds;
 use http::access::{ClientChanges, CredentialStore};
 
 /// Time for all files to be read.
@@ -37,7 +38,7 @@ pub struct Reload {
     pub(super) settings: CredentialSettings,
     pub(super) store: CredentialStore,
     /// Ends of the process that reads the files; `None` if it could not be made.
-    pub(super) reader: Option<ReaderEnds>,
+    pub(super) reader: Option<ProcessEnds>,
     /// Clients that rules of the policy name.
     pub(super) rule_clients: BTreeSet<String>,
 }
@@ -142,8 +143,8 @@ struct ReaderLink {
 }
 
 impl ReaderLink {
-    fn new(ends: ReaderEnds, files: Vec<ListenerFile>) -> io::Result<Self> {
-        let ReaderEnds { link, life } = ends;
+    fn new(ends: ProcessEnds, files: Vec<ListenerFile>) -> io::Result<Self> {
+        let ProcessEnds { link, life } = ends;
         let link = StdStream::from(link);
         link.set_nonblocking(true)?;
         let (mut from, questions) = UnixStream::from_std(link)?.into_split();
@@ -224,7 +225,7 @@ mod tests {
         let mut process = UnixStream::from_std(theirs).expect("a stream");
         let file = ListenerFile { path: "/f".into(), kind: FileKind::Trusted };
         let (_, life) = nix::unistd::pipe().expect("a pipe");
-        let ends = ReaderEnds { link: ours.into(), life };
+        let ends = ProcessEnds { link: ours.into(), life };
         let mut link = ReaderLink::new(ends, vec![file.clone()]).expect("a link");
         let framed = |text: &str| {
             let frame = file_frames::encode(Ok(FileContent::Text(text.to_owned())));

@@ -12,6 +12,9 @@
 mod child;
 mod confine;
 mod content;
+#[cfg(test)]
+#[path = "../../../tests/support/reading_walls.rs"]
+mod reading_walls;
 pub(crate) mod reports;
 mod rounds;
 mod start;

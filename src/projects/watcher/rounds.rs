@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{read, write};
+use nix::unistd::read;
 use serde_json::{Map, Value};
+
+use cell::tied;
 
 use super::content::{self, Content};
 use super::reports::{FRAME_BYTES, PATH_BYTES, WATCHED_FILES, WatchOrder, WatchReport, framed};
@@ -359,15 +361,7 @@ fn send(link: &OwnedFd, report: &WatchReport) -> Result<(), Ended> {
         framed(&WatchReport::Unread(reason))
     });
     let frame = frame.ok_or(Ended)?;
-    let mut unsent = frame.as_slice();
-    while !unsent.is_empty() {
-        match write(link, unsent) {
-            Ok(written) => unsent = unsent.get(written..).unwrap_or_default(),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
+    Ok(tied::send(link, &frame)?)
 }
 
 #[cfg(test)]

@@ -4,14 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::fs::{fstatfs, inotify};
 
-use cell::fds;
+use cell::{fds, tied};
 use sys::fork::fork;
 use sys::process::{self, ArgumentPages, Dumpable, Side};
 use sys::signals;
@@ -104,7 +102,7 @@ fn enter(
     if !process::is_open(link).map_err(at("looking at the link"))? {
         return Err(("looking at the link", Errno::EPIPE));
     }
-    silence().map_err(at("letting the operator's streams go"))?;
+    tied::silence().map_err(at("letting the operator's streams go"))?;
     let queue = match notices {
         Notices::Queue(queue) => Some(queue.as_fd()),
         Notices::None(_) => None,
@@ -130,13 +128,4 @@ fn become_owner(directory: &ProjectDirectory) -> Result<(), Errno> {
     setgroups(&[])?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)
-}
-
-/// Replaces the three standard streams by /dev/null, so that a client's input does not stay open.
-fn silence() -> Result<(), Errno> {
-    let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    for number in 0..3 {
-        process::duplicate_inheritable(&null, number)?;
-    }
-    Ok(())
 }
