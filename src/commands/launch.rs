@@ -34,8 +34,8 @@ pub struct Launched {
     /// Listener, if one was planned.
     pub http: Option<Opened>,
     pub tcp: Option<LineListener>,
-    /// Link to the process that watches the project.
-    pub watched: Option<OwnedFd>,
+    /// The process that watches the project.
+    pub watched: Option<ProcessEnds>,
     /// The process that reads the layer of the workspace.
     pub layer: Option<ProcessEnds>,
 }
@@ -156,16 +156,17 @@ fn with(
 }
 
 /// Starts the other processes that a start may have: the one that looks after caches, and the one that watches a project,
-/// whose link is returned.
-fn start_others(watcher: Option<WatcherSpec>, upkeep: Option<&CacheUpkeep>) -> Option<OwnedFd> {
+/// whose ends are returned.
+fn start_others(watcher: Option<WatcherSpec>, upkeep: Option<&CacheUpkeep>) -> Option<ProcessEnds> {
     if let Some(upkeep) = upkeep {
-        upkeep.start();
+        // The process ends when this is closed, so it is open for as long as this process lives.
+        std::mem::forget(upkeep.start());
     }
     watcher.and_then(watch)
 }
 
 /// Starts the process that watches a project. A server without it is as one of before: its lists stay as they are.
-fn watch(spec: WatcherSpec) -> Option<OwnedFd> {
+fn watch(spec: WatcherSpec) -> Option<ProcessEnds> {
     let started = projects::watcher::start(spec);
     started.inspect_err(|errno| tracing::warn!("project: changes are not seen: {errno}")).ok()
 }

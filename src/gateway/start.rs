@@ -111,6 +111,10 @@ fn map(pid: i32, id: Option<u32>) -> Result<(), Errno> {
 /// Runs the gateway; never returns.
 fn run(link: OwnedFd, wait: &OwnedFd, spec: GatewaySpec) -> ! {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // A file with a secret may be on a file system that does not answer. The change of ids resets it.
+        if process::set_death_signal(Signal::SIGKILL).is_err() {
+            return;
+        }
         let Some(prepared) = prepare(wait, &spec) else { return };
         match forget_environment().and_then(|()| enter(&link, wait, spec.id.is_some())) {
             Ok(()) => event_loop::serve(&link, &spec, prepared),

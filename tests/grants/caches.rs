@@ -179,8 +179,10 @@ fn later(caller: &Caller) -> Check {
         equal("not removed", std::fs::read_dir(&gone)?.count(), 2)?;
         equal("nor measured", std::fs::metadata(&lock)?.len(), 0)?;
         until("the process waits, confined", || confined(&caches(caller)))?;
+        // It ends with its server, whatever it waits for.
+        drop(server);
+        until("it has ended", || Ok(holder(&caches(caller))?.is_none()))?;
     }
-    // The process ends with its server.
     let server = serving(caller, &["--rw", &one])?;
     drop(guard);
     until("it is measured", || Ok(std::fs::metadata(&lock)?.len() == 1))?;
@@ -392,9 +394,17 @@ fn led(caller: &Caller) -> Check {
     equal("within a grant", output.trimmed(), "started")
 }
 
-/// Returns whether a process that holds the directory of the caches has dropped the privileges it does not need. A
-/// server and its cells hold no descriptor of the directory.
+/// Returns whether the process that holds the directory of the caches has dropped the privileges it does not need.
 fn confined(caches: &Path) -> Result<bool, Failed> {
+    let Some(process) = holder(caches)? else { return Ok(false) };
+    let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let has = |line: &str| status.lines().any(|one| one.split_whitespace().eq(line.split(' ')));
+    let lines = ["Seccomp: 2", "NoNewPrivs: 1", "CapEff: 0000000000000000", "Threads: 1"];
+    Ok(lines.into_iter().all(has))
+}
+
+/// Returns a process that holds the directory of the caches, in /proc. A server and its cells hold no descriptor of it.
+fn holder(caches: &Path) -> Result<Option<PathBuf>, Failed> {
     for process in std::fs::read_dir("/proc")?.flatten() {
         let process = process.path();
         let Ok(held) = std::fs::read_dir(process.join("fd")) else { continue };
@@ -402,13 +412,9 @@ fn confined(caches: &Path) -> Result<bool, Failed> {
         // This process has it too, by its number and as `self`.
         let number = process.file_name().and_then(|name| name.to_str()?.parse().ok());
         let is_other = number.is_some_and(|number: u32| number != std::process::id());
-        if !is_other || !held.flatten().any(is_held) {
-            continue;
+        if is_other && held.flatten().any(is_held) {
+            return Ok(Some(process));
         }
-        let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
-        let has = |line: &str| status.lines().any(|one| one.split_whitespace().eq(line.split(' ')));
-        let lines = ["Seccomp: 2", "NoNewPrivs: 1", "CapEff: 0000000000000000", "Threads: 1"];
-        return Ok(lines.into_iter().all(has));
     }
-    Ok(false)
+    Ok(None)
 }

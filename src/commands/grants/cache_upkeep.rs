@@ -12,16 +12,15 @@ use std::time::SystemTime;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
-use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, getpid, getppid, unlinkat};
+use nix::unistd::{UnlinkatFlags, pipe2, unlinkat};
 use rlimit::Resource;
 use syscalls::Sysno;
 
 use cell::confine::{Filter, enclose, limit};
 use cell::removal::{open_with_access, put_aside, remove_all};
 use cell::seccomp::FSTATAT;
-use cell::{StepFailed, c_path, errno_of, fds, landlock};
+use cell::{StepFailed, c_path, errno_of, fds, landlock, tied};
 use sys::fork::fork;
 use sys::mount::open_resolved;
 use sys::process::{self, Dumpable, Side};
@@ -118,24 +117,27 @@ impl CacheUpkeep {
         (is_left || unmeasured.is_some()).then_some(Self { caches, unmeasured })
     }
 
-    /// Starts the process. Must be called when this process waits for no child any more.
-    pub(crate) fn start(&self) {
-        let parent = getpid();
-        match signals::forget_children().and_then(|()| fork()) {
-            Ok(Side::Child) => {
-                let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
-                    process::set_death_signal(Signal::SIGKILL)?;
-                    // The signal is not sent if the parent has ended before it was set.
-                    if getppid() == parent { self.run() } else { Err(Errno::ESRCH) }
-                }));
-                process::exit_now(i32::from(!matches!(done, Ok(Ok(())))));
+    /// Starts the process. Must be called when this process waits for no child any more. The process ends when this one
+    /// does, or when the returned end of a pipe is closed.
+    pub(crate) fn start(&self) -> Option<OwnedFd> {
+        let started = signals::forget_children().and_then(|()| {
+            let (watched, life) = pipe2(OFlag::O_CLOEXEC)?;
+            match fork()? {
+                Side::Child => {
+                    drop(life);
+                    let done = std::panic::catch_unwind(AssertUnwindSafe(|| self.run(&watched)));
+                    process::exit_now(i32::from(!matches!(done, Ok(Ok(())))));
+                }
+                Side::Parent(_) => Ok(life),
             }
-            Ok(Side::Parent(_)) => {}
-            Err(errno) => tracing::info!(%errno, "the caches are measured and emptied later"),
-        }
+        });
+        let later =
+            |errno: &Errno| tracing::info!(%errno, "the caches are measured and emptied later");
+        started.inspect_err(later).ok()
     }
 
-    fn run(&self) -> Result<(), Errno> {
+    fn run(&self, watched: &OwnedFd) -> Result<(), Errno> {
+        tied::tie_to(watched)?;
         let caches = open_resolved(&c_path(&self.caches)?)?;
         let caches = owned(openat(caches, ".", DIRECTORY, Mode::empty())?)?;
         let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -143,7 +145,7 @@ impl CacheUpkeep {
             openat(&caches, lock_name(&unmeasured.name).as_str(), flags, Mode::empty())
         };
         let note = self.unmeasured.as_ref().map(opened).transpose()?.map(File::from);
-        confine(&caches, note.as_ref())?;
+        confine(watched, &caches, note.as_ref())?;
         // One process at a time, of all starts: the others wait, and have less to do then.
         let directory = openat(&caches, ".", DIRECTORY, Mode::empty())?;
         let lock = Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
@@ -163,11 +165,12 @@ impl CacheUpkeep {
     }
 }
 
-/// Confines this process to its two descriptors and to the files below the directory of the caches.
-fn confine(caches: &OwnedFd, note: Option<&File>) -> Result<(), Errno> {
+/// Confines this process to its descriptors and to the files below the directory of the caches.
+fn confine(watched: &OwnedFd, caches: &OwnedFd, note: Option<&File>) -> Result<(), Errno> {
     process::give_way(NICE)?;
     process::set_dumpable(Dumpable::No)?;
-    fds::keep_only(std::iter::once(caches.as_fd()).chain(note.map(AsFd::as_fd)))?;
+    let kept = [watched.as_fd(), caches.as_fd()];
+    fds::keep_only(kept.into_iter().chain(note.map(AsFd::as_fd)))?;
     LIMITS.into_iter().try_for_each(|(resource, value)| limit(resource, value))?;
     if landlock::kernel_abi() == 0 {
         return Err(Errno::ENOSYS);

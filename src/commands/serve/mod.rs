@@ -234,10 +234,14 @@ fn config_json(
 }
 
 /// Begins to take changes of the project, if it is watched.
-fn follow(offer: &Offer, watched: Option<OwnedFd>) -> Option<JoinHandle<()>> {
+fn follow(offer: &Offer, watched: Option<ProcessEnds>) -> Option<JoinHandle<()>> {
     let (Offer::Project(project) | Offer::Both(project)) = offer else { return None };
-    let stream = UnixStream::from(watched?);
-    Some(tokio::spawn(Arc::clone(project).follow(stream)))
+    let ProcessEnds { link, life } = watched?;
+    let following = Arc::clone(project).follow(UnixStream::from(link));
+    Some(tokio::spawn(async move {
+        following.await;
+        drop(life);
+    }))
 }
 
 /// Serves at each door: standard input and output, a listener, or both. The end of standard input ends its own door

@@ -1,15 +1,15 @@
 //! Starts the watcher from main, and takes the new process to its confinement.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::panic::AssertUnwindSafe;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::fs::{fstatfs, inotify};
 
-use cell::{fds, tied};
+use cell::fds;
+use cell::tied::{self, OwnEnds, ProcessEnds};
 use sys::fork::fork;
 use sys::process::{self, ArgumentPages, Dumpable, Side};
 use sys::signals;
@@ -35,17 +35,16 @@ const REMOTE: [u32; 10] = [
 ];
 
 /// Starts the process that watches a project. Call it from `main` while there is one thread. The
-/// process ends when main does, or when the returned end of the link is closed.
+/// process ends when main does, or when the returned ends are closed.
 ///
 /// # Errors
 /// If the process cannot be made.
-pub fn start(spec: WatcherSpec) -> Result<OwnedFd, Errno> {
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+pub fn start(spec: WatcherSpec) -> Result<ProcessEnds, Errno> {
+    let (ours, own) = tied::ends()?;
     match fork()? {
         Side::Child => {
             drop(ours);
-            let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&theirs, spec)));
+            let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(&own, spec)));
             process::exit_now(i32::from(done.is_err()));
         }
         Side::Parent(_) => Ok(ours),
@@ -53,15 +52,19 @@ pub fn start(spec: WatcherSpec) -> Result<OwnedFd, Errno> {
 }
 
 /// Runs the process to its end.
-fn run(link: &OwnedFd, spec: WatcherSpec) {
+fn run(own: &OwnEnds, spec: WatcherSpec) {
+    // First: the project may be on a file system that does not answer.
+    if tied::tie_to(&own.watched).is_err() {
+        return;
+    }
     let notices = notices(&spec.directory);
-    match enter(link, &spec, &notices) {
-        Ok(()) => Rounds::new(spec, notices).serve(link),
+    match enter(own, &spec, &notices) {
+        Ok(()) => Rounds::new(spec, notices).serve(&own.link),
         Err((step, errno)) => {
             let report = WatchReport::Unwatched(format!("{step}: {}", errno.desc()));
             if let Some(frame) = framed(&report) {
                 // Without a reader, the closed link itself reports the failure.
-                nix::unistd::write(link, &frame).unwrap_or_default();
+                tied::send(&own.link, &frame).unwrap_or_default();
             }
         }
     }
@@ -84,7 +87,7 @@ fn notices(directory: &ProjectDirectory) -> Notices {
 
 /// Takes the process from the clone to its confinement.
 fn enter(
-    link: &OwnedFd,
+    own: &OwnEnds,
     spec: &WatcherSpec,
     notices: &Notices,
 ) -> Result<(), (&'static str, Errno)> {
@@ -96,18 +99,16 @@ fn enter(
     // Keeps signals of the operator's terminal away.
     nix::unistd::setsid().map(drop).map_err(at("starting a session"))?;
     become_owner(&spec.directory).map_err(at("becoming the project's owner"))?;
-    // After the last change of ids, which resets both.
+    // After the last change of ids, which resets both; the tie to the pipe stays.
     process::set_death_signal(Signal::SIGKILL).map_err(at("tying its life to main"))?;
     process::set_dumpable(Dumpable::No).map_err(at("becoming untraceable"))?;
-    if !process::is_open(link).map_err(at("looking at the link"))? {
-        return Err(("looking at the link", Errno::EPIPE));
-    }
     tied::silence().map_err(at("letting the operator's streams go"))?;
     let queue = match notices {
         Notices::Queue(queue) => Some(queue.as_fd()),
         Notices::None(_) => None,
     };
-    let kept = [link.as_fd(), spec.directory.as_fd()].into_iter().chain(queue);
+    let kept = [own.link.as_fd(), own.watched.as_fd(), spec.directory.as_fd()];
+    let kept = kept.into_iter().chain(queue);
     fds::keep_only(kept).map_err(at("closing descriptors"))?;
     signals::default_signals().map_err(at("giving signals their default effect"))?;
     confine::confine(spec.directory.as_fd()).map_err(at("confining it"))

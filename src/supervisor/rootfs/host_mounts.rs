@@ -111,8 +111,14 @@ impl HostMounts {
 fn is_looked_up(path: &Path) -> Result<bool, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
     let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let parent = nix::unistd::getpid();
     let child = match fork()? {
         Side::Child => {
+            // The parent kills one that takes too long, unless it is killed itself.
+            let tied = process::set_death_signal(Signal::SIGKILL);
+            if tied.is_err() || nix::unistd::getppid() != parent {
+                process::exit_now(1);
+            }
             let opened = lookup::open(AT_FDCWD, &path, flags, 0, Follow::Nothing);
             // An open can be answered from memory, and only the status by the server.
             let status = opened.and_then(|opened| fstat(&opened));
