@@ -57,6 +57,9 @@ pub trait MakeHandler: Send + Sync + 'static {
         self.handler(client, Continuity::Requests)
     }
 
+    /// Drops what is remembered of a client that was removed and that no request serves any more.
+    fn forget(&self, _: &Principal) {}
+
     /// Returns the state of the server behind the doors.
     fn health(&self) -> HealthWord {
         HealthWord::Healthy

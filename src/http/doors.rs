@@ -21,6 +21,9 @@ const PROOF_TIME: Duration = Duration::from_secs(60);
 /// Makes the door of a client.
 type MakeDoor<H> = Box<dyn Fn(&Client) -> Door<H> + Send + Sync>;
 
+/// A client, and the door that it had.
+pub(crate) type RemovedDoor<H> = (Principal, Arc<Door<H>>);
+
 /// Doors by their clients.
 pub(crate) struct Doors<H> {
     make: MakeDoor<H>,
@@ -49,14 +52,15 @@ impl<H> Doors<H> {
     /// Makes doors for these clients. Removes and returns those of clients that were listed and are not any more. A
     /// request that is being served keeps its door. The door of a subject is for a short time only, until a request
     /// shows that its access token is still valid.
-    pub(crate) fn list(&self, clients: &[Client]) -> Vec<Arc<Door<H>>> {
+    pub(crate) fn list(&self, clients: &[Client]) -> Vec<RemovedDoor<H>> {
         let key = |client: &Client| (client.principal.clone(), client.rights);
         let mut open = self.open();
         let listed: Vec<_> = clients.iter().map(key).collect();
         let is_removed = |client: &(Principal, ClientRights), door: &mut OpenDoor<H>| {
             door.is_listed && !listed.contains(client)
         };
-        let removed = open.extract_if(.., is_removed).map(|(_, door)| door.door).collect();
+        let removed = open.extract_if(.., is_removed);
+        let removed = removed.map(|((client, _), door)| (client, door.door)).collect();
         let shown_until = SystemTime::now() + PROOF_TIME;
         for door in open.values_mut().filter(|door| !door.is_listed) {
             door.until = Some(door.until.map_or(shown_until, |until| until.min(shown_until)));
@@ -103,11 +107,18 @@ impl<H> Doors<H> {
     }
 
     /// Removes and returns the doors of subjects whose access tokens have expired by `now`.
-    pub(crate) fn take_expired(&self, now: SystemTime) -> Vec<Arc<Door<H>>> {
+    pub(crate) fn take_expired(&self, now: SystemTime) -> Vec<RemovedDoor<H>> {
         let is_expired = |_: &(Principal, ClientRights), door: &mut OpenDoor<H>| {
             !door.is_listed && door.until.is_some_and(|until| until <= now)
         };
-        self.open().extract_if(.., is_expired).map(|(_, door)| door.door).collect()
+        let mut open = self.open();
+        let expired = open.extract_if(.., is_expired);
+        expired.map(|((client, _), door)| (client, door.door)).collect()
+    }
+
+    /// Returns true if a client has a door, with any rights.
+    pub(crate) fn has(&self, client: &Principal) -> bool {
+        self.open().keys().any(|(of, _)| of == client)
     }
 }
 

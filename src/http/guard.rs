@@ -33,7 +33,7 @@ use crate::access::{AccessRules, Client, ClientRights, Credentials, Peer, rights
 use crate::body::{BodyForm, BodyMemory, HeldBody, busy};
 use crate::connections::{ConnectionHandle, Serving};
 use crate::door::{Door, MakeHandler, is_stateless};
-use crate::doors::Doors;
+use crate::doors::{Doors, RemovedDoor};
 use crate::form::form_type;
 use crate::health::{self, HealthWord};
 use crate::limits::{ListenerLimits, OPERATOR_CONNECTIONS};
@@ -60,6 +60,9 @@ const CORRELATION_HEADERS: [&str; 2] = ["x-correlation-id", "x-request-id"];
 /// Size in bytes up to which an answer is not charged: the number of requests bounds these.
 const MAX_UNCHARGED_BYTES: u64 = 64 << 10;
 
+/// Drops what the server behind the doors remembers of a client.
+type ForgetClient = Arc<dyn Fn(&Principal) + Send + Sync>;
+
 /// The checks, and the doors behind them.
 pub struct Guard<H> {
     pub(crate) access: AccessRules,
@@ -69,7 +72,9 @@ pub struct Guard<H> {
     serving_operators: Arc<FairShare>,
     /// Clients for which memory and connections are kept free.
     registered: Mutex<BTreeSet<(Principal, ClientRights)>>,
-    doors: Doors<H>,
+    doors: Arc<Doors<H>>,
+    /// Drops what is remembered of a client.
+    forget: ForgetClient,
     pub(crate) ends: Ends,
     /// Tripped when the server is about to end: requests are still served, and `/health` asks for no more.
     leaving: CancellationToken,
@@ -102,7 +107,11 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let bounds = *limits;
         let end = end.clone();
         let guard = Self {
-            doors: Doors::new(move |client| Door::new(&made_by, client, &bounds, &end)),
+            doors: Arc::new(Doors::new(move |client| Door::new(&made_by, client, &bounds, &end))),
+            forget: {
+                let handlers = Arc::clone(handlers);
+                Arc::new(move |client| handlers.forget(client))
+            },
             busy: TaskTracker::new(),
             health: {
                 let handlers = Arc::clone(handlers);
@@ -125,8 +134,20 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
     pub(crate) fn follow(&self) {
         let clients = self.access.clients();
         self.register(&clients);
-        for removed in self.doors.list(&clients) {
-            tokio::spawn(removed.close());
+        self.close(self.doors.list(&clients));
+    }
+
+    /// Closes doors, and forgets each client that has no other one then.
+    fn close(&self, removed: Vec<RemovedDoor<H>>) {
+        for (client, door) in removed {
+            let doors = Arc::clone(&self.doors);
+            let forget = Arc::clone(&self.forget);
+            tokio::spawn(async move {
+                door.close().await;
+                if !doors.has(&client) {
+                    forget(&client);
+                }
+            });
         }
     }
 
@@ -152,9 +173,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
     /// Closes the doors of clients whose access tokens have expired.
     pub(crate) fn close_expired(&self) {
-        for expired in self.doors.take_expired(SystemTime::now()) {
-            tokio::spawn(expired.close());
-        }
+        self.close(self.doors.take_expired(SystemTime::now()));
     }
 
     /// Returns the client of a request and its door.

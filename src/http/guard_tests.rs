@@ -119,6 +119,10 @@ impl MakeHandler for Seen {
     fn watcher(&self, client: &Principal) -> Nothing {
         self.note("watches", client)
     }
+
+    fn forget(&self, client: &Principal) {
+        self.note("forgets", client);
+    }
 }
 
 /// Makes a guard of these tokens.
@@ -163,6 +167,46 @@ async fn no_connection_is_kept_free_for_a_removed_client() {
     assert_eq!(replace(vec![agent_of("a"), agent_of("b")]), all / 2, "it has one again");
     assert_eq!(replace(vec![agent_of("a"), agent_of("b")]), all / 2);
     assert_eq!(replace(vec![agent_of("a")]), all);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_client_is_forgotten_once_its_requests_have_been_answered() {
+    let token = |name: &str, rights| {
+        let made = Token::new(&name.repeat(32), Principal::named(name));
+        made.expect("it is long enough").with_rights(rights)
+    };
+    let agents =
+        |names: &[&str]| names.iter().map(|name| token(name, ClientRights::Agent)).collect();
+    let (guard, handlers, store) = guarded(agents(&["a", "b", "c"]), &ListenerLimits::default());
+    let forgotten = async || {
+        // The tasks that close doors run in it.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let seen = handlers.0.lock().expect("no panic");
+        let names =
+            seen.iter().filter(|(what, _)| *what == "forgets").map(|(_, name)| name.clone());
+        names.collect::<Vec<_>>()
+    };
+    let replace = |tokens: Vec<Token>| {
+        store.replace(Credentials::new(tokens, None, None, None));
+        guard.follow();
+    };
+    let served =
+        guard.doors.get(&Client { principal: Principal::named("b"), ..agent() }).expect("a door");
+    // One is removed while it is served, and one has other rights.
+    replace(vec![token("a", ClientRights::Agent), token("c", ClientRights::Operator)]);
+    assert_eq!(forgotten().await, Vec::<String>::new());
+    drop(served);
+    assert_eq!(forgotten().await, ["b"]);
+    // One that comes back while it is closed is not forgotten.
+    let served = guard.doors.get(&agent()).expect("a door");
+    replace(agents(&["c"]));
+    replace(agents(&["a", "c"]));
+    drop(served);
+    assert_eq!(forgotten().await, ["b"]);
+    replace(Vec::new());
+    let mut all = forgotten().await;
+    all.sort();
+    assert_eq!(all, ["a", "b", "c"]);
 }
 
 fn subject(name: &str, until: SystemTime) -> Client {

@@ -42,6 +42,10 @@ impl MakeHandler for Scopes {
         server(self, self.executor.watching_scope(client.clone()), Continuity::Requests)
     }
 
+    fn forget(&self, client: &Principal) {
+        self.executor.forget(client);
+    }
+
     fn secret(&self) -> Option<Arc<RemoteSecret>> {
         self.secret.clone()
     }

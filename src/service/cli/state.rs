@@ -193,6 +193,11 @@ impl ToolState {
         Arc::clone(breakers.entry(client.clone()).or_insert_with(made))
     }
 
+    /// Drops the breaker of a client's calls.
+    pub(crate) fn forget(&self, client: &Principal) {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).remove(client);
+    }
+
     /// Closes every client's breaker. Returns true if one was not closed.
     pub(crate) fn reset(&self) -> bool {
         let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -151,6 +151,14 @@ impl Executor {
         self.scope_of(principal, None)
     }
 
+    /// Drops what is remembered of a client that was removed: results of calculations, breakers, terms.
+    pub fn forget(&self, client: &Principal) {
+        let Shared { caches, terms_of_clients, tools, .. } = &*self.shared;
+        caches.lock().unwrap_or_else(PoisonError::into_inner).remove(client);
+        terms_of_clients.lock().unwrap_or_else(PoisonError::into_inner).remove(client);
+        tools.all().for_each(|state| state.forget(client));
+    }
+
     fn scope_of(&self, principal: Principal, registration: Option<Registration>) -> Scope {
         let workbench = Workbench::new(&self.shared, principal);
         let client = ClientState::new(&workbench.terms.exec);

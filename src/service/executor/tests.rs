@@ -94,6 +94,29 @@ async fn the_operator_switches_tools_resets_breakers_and_sees_a_missing_program(
 }
 
 #[tokio::test]
+async fn a_forgotten_client_leaves_nothing_and_others_keep_what_they_have() -> Result<(), Failed> {
+    let (executor, _supervisor) = executor()?;
+    let [stays, leaves] = ["stays", "leaves"].map(Principal::named);
+    let state = executor.shared.tools.get("cli_file").ok_or("it is on")?;
+    for client in [&stays, &leaves] {
+        drop(executor.scope(client.clone()));
+        for _ in 0..5 {
+            state.breaker(client).pass().map_err(|_| "it is closed")?.failed();
+        }
+    }
+    let caches = || -> Vec<Principal> {
+        let caches = executor.shared.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        caches.keys().cloned().collect()
+    };
+    assert_eq!(caches(), [leaves.clone(), stays.clone()]);
+    executor.forget(&leaves);
+    assert_eq!(caches(), std::slice::from_ref(&stays));
+    assert!(state.breaker(&stays).pass().is_err(), "it is open");
+    assert!(state.breaker(&leaves).pass().is_ok(), "a new one");
+    Ok(())
+}
+
+#[tokio::test]
 async fn two_clients_share_the_queue_and_nothing_that_one_has_set() -> Result<(), Failed> {
     let (executor, _supervisor) = executor()?;
     let one = executor.scope(Principal::local());
