@@ -36,9 +36,17 @@ pub(crate) fn project(caller: &Caller, name: &str, script: &str) -> Result<Strin
     let path = caller.directory(name)?.display().to_string();
     let made = caller.bash_outside(&format!("cd {path} && {{ {script}; }} && echo made"))?;
     equal("a project", made.trimmed(), "made")?;
-    // The kernel's clock for files moves on: the layer is made later than the project.
-    std::thread::sleep(Duration::from_millis(20));
+    older(caller, &path)?;
     Ok(path)
+}
+
+/// Waits until the kernel's clock for files has moved on, so that a layer is newer than the files of a
+/// directory: by a second where a file has the time of a whole one, as on a filesystem with coarse times.
+pub(crate) fn older(caller: &Caller, path: &str) -> Check {
+    let script = format!(
+        "find {path} -printf '%C@\\n' | grep -q '\\.0*$' && sleep 1; sleep 0.02; echo older"
+    );
+    equal("the wait", caller.bash_outside(&script)?.trimmed(), "older")
 }
 
 /// Describes every file of a tree: kind, mode, size, time, text of a link, and contents.

@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::layers::older;
 use crate::layers_ends::at_end;
 use crate::support::{
     Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience, soon,
 };
 
 pub const CLAIMS: &[Claim] = &[
-    claim("another_filesystem_at_the_path_is_another_directory", replaced).only(For::Root),
+    claim("another_filesystem_at_the_path_is_another_directory", replaced)
+        .only(For::Root)
+        .needs(&[Need::TmpfsAttributes]),
     claim("root_applies_with_the_rights_of_the_directorys_owner", owners).only(For::Root),
     claim("an_owner_who_swaps_names_gets_no_file_of_root", swapped)
         .only(For::Root)
@@ -22,7 +25,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_killed_start_keeps_its_layer_until_its_cells_are_gone", killed_start),
     claim("an_apply_that_is_killed_at_any_system_call_is_finished", killed_apply)
         .needs(&[Need::Python]),
-    claim("a_full_filesystem_leaves_a_whole_state", full).only(For::Root),
+    claim("a_full_filesystem_leaves_a_whole_state", full)
+        .only(For::Root)
+        .needs(&[Need::TmpfsAttributes]),
     claim("odd_names_keep_nothing_else_back", odd_names).needs(&[Need::Python]),
     claim("paths_that_fill_the_memory_are_not_listed", long_paths).needs(&[Need::Python]),
     claim("holes_of_a_file_are_not_written", sparse),
@@ -291,7 +296,7 @@ fn killed_apply(caller: &Caller) -> Check {
     for kill in 0..MAX_KILLS {
         caller.bash_outside(&again)?;
         equal("as at first", tree(caller, &path)?, first.clone())?;
-        std::thread::sleep(Duration::from_millis(20));
+        older(caller, &path)?;
         in_layer(caller, &path, script)?;
         let at = 1 + kill * count / MAX_KILLS;
         equal("the end", killed(at)?.trimmed(), "killed")?;

@@ -63,6 +63,8 @@ pub enum Need {
     Strace,
     /// Time namespaces: CONFIG_TIME_NS.
     TimeNamespace,
+    /// Attributes of users on tmpfs, on which a layer can be then: Linux 6.6.
+    TmpfsAttributes,
     Tmux,
     Unshare,
     /// A service manager of the ordinary user's own, with its private socket.
@@ -108,6 +110,7 @@ impl Need {
             Self::StressNg => "stress-ng",
             Self::Strace => "strace",
             Self::TimeNamespace => "time namespaces",
+            Self::TmpfsAttributes => "tmpfs-attributes",
             Self::Tmux => "tmux",
             Self::Unshare => "unshare",
             Self::UserManager => "user-manager",
@@ -172,6 +175,7 @@ impl Need {
             Self::StressNg => starts(&["stress-ng", "--version"]),
             Self::Strace => starts(&["strace", "--version"]),
             Self::TimeNamespace => std::path::Path::new("/proc/self/ns/time").exists(),
+            Self::TmpfsAttributes => linux_is_since(6, 6),
             Self::Tmux => starts(&["/usr/bin/tmux", "-V"]),
             Self::Unshare => starts(&["unshare", "--user", "true"]),
             Self::UserManager => {
