@@ -263,7 +263,11 @@ fn chosen(caller: &Caller) -> Check {
     let applied = Finished::run(command, patience())?;
     equal("all", (applied.code, applied.trimmed()), (0, ""))?;
     let host = caller.bash_outside(&format!("cd {path} && cat a top x/*/*"))?;
-    equal("on the host", host.stdout.as_str(), "a\nb\n3\n1\nmore\n4\n2\n")
+    equal("on the host", host.stdout.as_str(), "a\nb\n3\n1\nmore\n4\n2\n")?;
+    // Without a layer no path has a change, and the directory is easily taken for one.
+    let taken = review(caller, &["--apply", &path])?;
+    equal("the directory as a path", taken.code, 125)?;
+    holds("the way out", &taken.stderr, taken.stderr.contains("DIR comes first"))
 }
 
 fn used(caller: &Caller) -> Check {

@@ -97,6 +97,12 @@ pub fn main(typed: &ReviewArguments, config: Option<&Path>) -> Result<u8, CliErr
         CliError::new(format!("review: `{shown}` cannot be used: {}", in_words(&error)))
     })?;
     let Some(mut layer) = choose(&directory, typed.layer.as_deref())? else {
+        if let Some([path, ..]) = typed.apply.as_deref() {
+            let path = print::quoted(trimmed(path));
+            let why = format!("review: no change at `{path}`: no layer has changes to `{shown}`");
+            return Err(CliError::new(why)
+                .with_hint("DIR comes first: cofferdam review DIR --apply [PATH…]"));
+        }
         match typed.json {
             true => print_out("{\"changes\":[]}\n")?,
             false => eprintln!("cofferdam: no layer has changes to `{shown}`"),

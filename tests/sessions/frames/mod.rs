@@ -4,6 +4,7 @@
 
 mod blocks;
 
+use std::io::BufRead;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -71,6 +72,14 @@ pub fn check(caller: &Caller, name: &str) -> Verdict {
 fn whole(stream: OwnedFd) -> std::io::Result<String> {
     nix::fcntl::fcntl(&stream, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
     std::io::read_to_string(std::fs::File::from(stream))
+}
+
+/// Waits for the first line of a stream.
+fn first_line(stream: OwnedFd) -> std::io::Result<String> {
+    nix::fcntl::fcntl(&stream, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
+    let mut line = String::new();
+    std::io::BufReader::new(std::fs::File::from(stream)).read_line(&mut line)?;
+    Ok(line)
 }
 
 impl Front {
@@ -299,12 +308,15 @@ fn one_shot(front: &mut Front) -> Check {
     let slow = one_shot_frame(front, 4);
     let late = one_shot_frame(front, 4);
     let call = slow.call;
-    let fd = block(&["bash", "-c", "trap '' TERM; sleep 1000"])?;
+    let fd = block(&["bash", "-c", "trap '' TERM; echo deaf; sleep 1000"])?;
     front.send(&Request::Start(slow), &[fd.as_fd()])?;
-    match front.event()? {
-        (Event::Started { call: started, .. }, _) if started == call => {}
+    let output = match front.event()? {
+        (Event::Started { call: started, .. }, received) if started == call => received,
         (other, _) => return Err(format!("{other:?}")),
-    }
+    };
+    // Once it ignores TERM: a session that could end at once would be made again by the next job in it.
+    let output = output.fds.into_iter().flatten().next().ok_or("no output")?;
+    expect(first_line(output).map_err(|error| error.to_string())?, "deaf\n".to_owned())?;
     front.send(&Request::Forget { session: SessionId(4) }, &[])?;
     front.refused(late, &[fd.as_fd()], "the session has ended")?;
     expect(front.end_of(call)?.0, Outcome::Cancelled)?;
