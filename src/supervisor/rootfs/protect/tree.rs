@@ -214,7 +214,10 @@ impl Trees {
         if let Some(known) = self.directories.borrow().get(directory) {
             return *known;
         }
-        let above = directory.parent().map_or(Rights::Own, |above| self.rights_in(above, rights));
+        // The operator has chosen a granted directory, whatever directories of others it is in.
+        let is_top = self.granted.iter().any(|tree| tree.host == directory);
+        let above = directory.parent().filter(|_| !is_top);
+        let above = above.map_or(Rights::Own, |above| self.rights_in(above, rights));
         let here = match self.stat(directory) {
             Ok((_, status)) => self.users.rights_of(above, status.st_uid),
             Err(_) => above,
@@ -315,7 +318,9 @@ impl Trees {
                 return Resolution { links, end: Target::Unresolved, components, rights };
             }
             let next = here.join(&part);
-            let (held, status) = match self.users.with(rights, || self.stat(&next)) {
+            // The operator has named these directories, and cells see what is in them.
+            let rights_here = if self.is_near(&next) { Rights::Own } else { rights };
+            let (held, status) = match self.users.with(rights_here, || self.stat(&next)) {
                 Ok(result) => result,
                 // A missing directory may be created, and the path continues above it.
                 Err(Errno::ENOENT) if remaining.iter().any(|part| part == "..") => {
@@ -324,7 +329,7 @@ impl Trees {
                     continue;
                 }
                 Err(errno) => {
-                    let end = self.stopped(next, errno, rights);
+                    let end = self.stopped(&here, next, errno, rights_here);
                     return Resolution { links, end, components, rights };
                 }
             };
@@ -360,12 +365,24 @@ impl Trees {
         Resolution { links, end, components, rights }
     }
 
-    fn stopped(&self, next: PathBuf, errno: Errno, rights: Rights) -> Target {
-        if rights != Rights::Own && matches!(errno, Errno::EACCES | Errno::EPERM) {
+    /// Returns true for a path in a granted directory or on the way to one.
+    fn is_near(&self, path: &Path) -> bool {
+        self.granted.iter().any(|tree| tree.host.starts_with(path) || path.starts_with(&tree.host))
+    }
+
+    /// Returns the end of a path that cannot be followed in the directory `here` to `next`.
+    fn stopped(&self, here: &Path, next: PathBuf, errno: Errno, rights: Rights) -> Target {
+        let is_denied = matches!(errno, Errno::EACCES | Errno::EPERM);
+        if rights != Rights::Own && is_denied {
             return Target::Unresolved;
         }
+        // A cell can open a directory that it has closed: all of it is guarded.
+        let closed = self.locate(here).filter(|place| !place.path.as_os_str().is_empty());
         match (self.locate(&next), errno) {
             (Some(place), Errno::ENOENT | Errno::ENOTDIR) => Target::Missing(place),
+            (Some(_), _) if is_denied => {
+                closed.map_or(Target::Unresolved, |place| Target::InGrant(place, Kind::Directory))
+            }
             (Some(_), _) => Target::Unresolved,
             (None, _) => Target::Outside(next),
         }
