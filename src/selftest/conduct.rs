@@ -184,6 +184,7 @@ fn judge_attack(bench: &Bench, probe: &Attack, is_root: bool) -> Option<AttackRe
 
 fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<AttackVerdict> {
     let shortage = resources::short_of(probe, &bench.directory);
+    let mut absent = None;
     let shown =
         match (judge::without_control(probe, is_root, bench.outer), &shortage, &bench.target) {
             (_, Some(why), Target::Other(_) | Target::Served(_)) => {
@@ -195,7 +196,10 @@ fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<A
             (Some(shown), _, _) => shown,
             (None, Some(why), Target::Own | Target::Lower) => ControlResult::NotHere(why.clone()),
             (None, None, _) => match missing_program(probe, stage::PATH) {
-                Some(program) => return Ok(judge::without_program(program)),
+                Some(program) => {
+                    absent = Some(program);
+                    ControlResult::NotHere("its control lacks a program".to_owned())
+                }
                 None => judge::shown_to(is_root, probe, control(bench, probe)?),
             },
         };
@@ -206,7 +210,13 @@ fn run_attack(bench: &Bench, probe: &Attack, is_root: bool) -> std::io::Result<A
         bench.inside(probe, &judge::checked_line(probe, line_inside(bench, probe)), stage)
     })?;
     let verdict = judge::verdict(probe, &bench.target, shown, &seen);
-    Ok(judge::known(probe, &bench.target, bench.memory, verdict))
+    match (absent, &verdict) {
+        // Nothing shows that it would have worked; a breach shows itself.
+        (Some(program), AttackVerdict::Held { .. } | AttackVerdict::NoVerdict { .. }) => {
+            Ok(judge::without_program(program))
+        }
+        _ => Ok(judge::known(probe, &bench.target, bench.memory, verdict)),
+    }
 }
 
 /// Returns a program that the control needs and that no directory of `path` has.
