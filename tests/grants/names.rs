@@ -12,6 +12,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
     claim("missing_parts_of_a_repository_cannot_be_created", parts).needs(&[Need::Git]),
     claim("files_named_by_git_config_are_guarded", named).needs(&[Need::Git]),
+    claim("files_named_by_git_config_stay_guarded_in_a_closed_directory", closed)
+        .needs(&[Need::Git]),
     claim("a_socket_is_bound_at_the_checked_path", sockets).needs(&[Need::Python]),
     claim("two_cells_cannot_create_a_guarded_socket", two_cells).needs(&[Need::Python]),
     claim("truncate_obeys_the_callers_file_size_limit", truncated).needs(&[Need::Python]),
@@ -231,6 +233,22 @@ fn named(caller: &Caller) -> Check {
     equal("what is there", count("Read-only file system"), 3)?;
     equal("what is not", count("Operation not permitted"), 2)?;
     equal("what is on the way", count("Device or resource busy"), 1)
+}
+
+/// A cell closes the directory of what is named, and a later cell opens it again.
+fn closed(caller: &Caller) -> Check {
+    let made = "git config core.hooksPath deep/hooks && mkdir -p deep/hooks && ln -s deep/env .envrc && touch deep/env &&";
+    let path = repository(caller, "repository", made)?;
+    let closing = bash(caller, &path, "cd /workspace; chmod 000 deep && echo closed")?;
+    equal("the control", closing.trimmed(), "closed")?;
+    let script = "cd /workspace; chmod 755 deep; echo x > deep/hooks/pre-commit; echo x > deep/env
+        mv deep other; mkdir new && echo the rest works";
+    let output = bash(caller, &path, script)?;
+    equal("the rest", output.trimmed(), "the rest works")?;
+    let path = path.display();
+    caller.bash_outside(&format!("chmod 755 {path}/deep"))?;
+    let look = format!("cd {path}; find deep/hooks -type f | wc -l; wc -c < deep/env; ls -d other");
+    equal("on the host", caller.bash_outside(&look)?.stdout.as_str(), "0\n0\n")
 }
 
 /// `bound(path)`: the name of a socket that is bound there, or the errno.
