@@ -33,7 +33,7 @@ PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 set
 KERNELS      ?= 6.1 6.12
 
 .PHONY: check-arm check-crates reproduce test-arm test-thorough test-all test-clients test-conformance test-containers test-examples test-kernels test-network test-packages test-scale test-suites test-systemd check-oldest-compiler deny
-.PHONY: capacity compare help demo story test fuzz soak build dist install uninstall clean setup
+.PHONY: bench-report capacity compare help demo story test fuzz soak build dist install uninstall clean setup
 
 help:
 	@echo 'make demo      set up, build in minutes, and run a real MCP session'
@@ -56,6 +56,7 @@ help:
 	@echo 'make check-arm  compile it for aarch64 (root; Debian)'
 	@echo 'make test-arm  the tests on kernels $(KERNELS) of an emulated machine for aarch64 (root; Debian 12)'
 	@echo 'make compare PROGRAM=PATH  the escape corpus against every sandbox installed here, and the table of docs/comparison.md'
+	@echo 'make bench-report PROGRAM=PATH  cold runs, calls at once and cells a second beside each sandbox in PATH: $(TARGET)/bench-report'
 	@echo 'make deny      licences, sources and known faults of the dependencies (cargo-deny)'
 	@echo 'make check-crates  pack each crate as for the registry of Cargo, and build it from that'
 	@echo 'make reproduce  build a release in two directories, and compare the bytes (two release builds)'
@@ -90,7 +91,7 @@ test-thorough:
 	@scripts/setup $(RUN_NEEDS) --wanted $(TEST_WANTS)
 	@CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test load
 	@COFFERDAM_TESTS=all CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test fuzz_cell
-	@COFFERDAM_TESTS=thorough CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test sessions --test walls
+	@COFFERDAM_TESTS=thorough CARGO='$(CARGO)' scripts/test --workspace --locked --no-fail-fast --test sessions --test walls --test grants
 
 test-kernels:
 	@scripts/setup $(RUN_NEEDS) $(KERNEL_NEEDS)
@@ -169,6 +170,12 @@ check-arm:
 test-arm:
 	@scripts/setup $(RUN_NEEDS) $(ARM_NEEDS)
 	tests/kernels/run --arm $(KERNELS)
+
+# Ratios in one run: on a machine that does nothing else, and beside the sandboxes that are in PATH.
+bench-report:
+	@test -x $(PROGRAM) || { echo '$(PROGRAM) is missing: run make build, or set PROGRAM'; exit 1; }
+	@scripts/setup $(RUN_NEEDS) jq:jq gnuplot:gnuplot-nox
+	benches/report $(PROGRAM) $(TARGET)/bench-report
 
 # As an ordinary user, on a machine that is thrown away: attacks that are not held do what they say.
 PROGRAM ?= $(TARGET)/release/cofferdam

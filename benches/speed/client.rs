@@ -1,5 +1,6 @@
 //! A client of `cofferdam serve`: a line out, a line in.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Result;
+use crate::clients::Until;
 use crate::peers::cofferdam;
 
 /// A server with its session open.
@@ -88,6 +90,50 @@ impl Client {
             }
             Some(_) | None => Err(format!("{tool}: {reply}").into()),
         }
+    }
+}
+
+impl Client {
+    /// Calls a tool with so many requests open at once, and returns how long each took.
+    pub fn at_once(
+        &mut self,
+        tool: &str,
+        arguments: &Value,
+        clients: usize,
+        until: Until,
+    ) -> Result<Vec<Duration>> {
+        let mut sent = BTreeMap::new();
+        let mut took = Vec::new();
+        let params = json!({ "name": tool, "arguments": arguments });
+        let started = Instant::now();
+        for _ in 0..clients {
+            sent.insert(self.send("tools/call", &params)?, Instant::now());
+        }
+        while !sent.is_empty() {
+            let mut reply = String::new();
+            self.from.read_line(&mut reply)?;
+            let reply: Value = serde_json::from_str(&reply)?;
+            let id = reply.get("id").and_then(Value::as_u64);
+            let began = id.and_then(|id| sent.remove(&id));
+            let succeeded = reply.pointer("/result/structuredContent/exit_code") == Some(&json!(0));
+            let (Some(began), true) = (began, succeeded) else {
+                return Err(format!("{tool}: {reply}").into());
+            };
+            took.push(began.elapsed());
+            if until.again(started) {
+                sent.insert(self.send("tools/call", &params)?, Instant::now());
+            }
+        }
+        Ok(took)
+    }
+
+    /// Sends a request and returns its number.
+    fn send(&mut self, method: &str, params: &Value) -> Result<u64> {
+        self.next += 1;
+        let request =
+            json!({ "jsonrpc": "2.0", "id": self.next, "method": method, "params": params });
+        self.to.write_all(format!("{request}\n").as_bytes())?;
+        Ok(self.next)
     }
 }
 

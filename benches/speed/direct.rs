@@ -19,6 +19,7 @@ use supervisor::{Caps, Granted, IdRange, Spec};
 use tokio::runtime::Runtime;
 
 use crate::Result;
+use crate::clients::Until;
 
 /// A supervisor and the link to it.
 pub struct Direct {
@@ -71,6 +72,8 @@ pub fn start(warm: u16, shown: PathBuf) -> Result<Direct> {
         listening: None,
     };
     let started = supervisor::start(spec)?;
+    // It may leave SIGCHLD ignored, and the peers, which wait for children, would inherit that.
+    sys::signals::usual_signals()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let link = runtime.block_on(async { Link::attach(started.link) })?;
     runtime.block_on(link.ready())?;
@@ -134,6 +137,13 @@ pub struct Done {
     pub stdout: Captured,
 }
 
+/// A call of one of many clients.
+pub struct Sample {
+    /// Since the first call of all.
+    pub ended: Duration,
+    pub took: Duration,
+}
+
 async fn call(link: &Link, grant: Grant) -> Result<Done> {
     let started = Instant::now();
     let running = link.start(grant, None, None).await?;
@@ -170,39 +180,49 @@ impl Direct {
         self.runtime.block_on(call(&self.link, grant))
     }
 
-    /// Returns the calls in a second that `clients` can make one after the other in `time`; by tenths
+    /// Returns the number of calls that `clients` make one after the other in `time`, by tenths
     /// of the time, so that a slowdown shows.
     pub fn sustained(&self, job: &Job, clients: usize, time: Duration) -> Result<Vec<u32>> {
-        let started = Instant::now();
         let mut tenths = vec![0_u32; 10];
+        for Sample { ended, .. } in self.by_clients(job, clients, Until::Over(time))? {
+            let tenth = (ended.as_micros() * 10 / time.as_micros().max(1)).min(9);
+            let place = usize::try_from(tenth).ok();
+            if let Some(count) = place.and_then(|tenth| tenths.get_mut(tenth)) {
+                *count += 1;
+            }
+        }
+        Ok(tenths)
+    }
+
+    /// Makes calls by so many clients at once.
+    pub fn by_clients(&self, job: &Job, clients: usize, until: Until) -> Result<Vec<Sample>> {
         let grant = job.grant(&self.profiles)?;
-        let (sender, mut ended) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut samples) = tokio::sync::mpsc::unbounded_channel();
+        let started = Instant::now();
         self.runtime.block_on(async {
             for _ in 0..clients {
                 let link = self.link.clone();
                 let grant = grant.clone();
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    while started.elapsed() < time {
+                    loop {
                         let done =
                             call(&link, grant.clone()).await.map_err(|error| error.to_string());
                         let failed = done.is_err();
-                        if sender.send(done.map(|_| started.elapsed())).is_err() || failed {
+                        let sample =
+                            done.map(|done| Sample { ended: started.elapsed(), took: done.took });
+                        if sender.send(sample).is_err() || failed || !until.again(started) {
                             return;
                         }
                     }
                 });
             }
             drop(sender);
-            while let Some(done) = ended.recv().await {
-                let tenth = (done?.as_micros() * 10 / time.as_micros().max(1)).min(9);
-                if let Some(count) =
-                    usize::try_from(tenth).ok().and_then(|tenth| tenths.get_mut(tenth))
-                {
-                    *count += 1;
-                }
+            let mut all = Vec::new();
+            while let Some(sample) = samples.recv().await {
+                all.push(sample?);
             }
-            Ok(tenths)
+            Ok(all)
         })
     }
 

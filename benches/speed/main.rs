@@ -4,6 +4,7 @@
 
 mod cases;
 mod client;
+mod clients;
 mod direct;
 mod gate;
 mod machine;
@@ -29,8 +30,8 @@ cargo bench [-- OPTIONS] [CASE…]
   --program FILE the program that cases with a process of their own start, such as the one that
                  `cargo install` installs; by default the one that cargo built with the benchmark
   --against FILE the program that `gate` compares with: the last release's
-  CASE           warm, mcp, egress, calculate, cold, start, project, sustained, memory, work, output;
-                 all of these by default
+  CASE           warm, mcp, egress, calculate, cold, start, project, sustained, clients, together,
+                 memory, work, output; all of these by default
   gate           by itself: fails where the program is more than 5 % slower or larger than that of
                  --against, or larger than its budget";
 
@@ -93,6 +94,11 @@ impl Report {
         self.kept.push(table.json());
     }
 
+    /// Keeps figures that were printed already.
+    pub fn keep(&mut self, figures: Value) {
+        self.kept.push(figures);
+    }
+
     /// A figure that is no time.
     pub fn figure(&mut self, case: &str, goal: &str, text: &str, value: Value) {
         println!("{case}: {text}");
@@ -133,7 +139,7 @@ fn measure(asked: &Asked) -> Result<()> {
     let machine = machine::describe();
     println!("{machine}");
     type Case = fn(&Asked, &direct::Direct, &work::Tree, &mut Report) -> Result<()>;
-    let cases: [(&str, Case); 11] = [
+    let cases: [(&str, Case); 13] = [
         ("warm", |asked, direct, _, report| cases::warm(asked, direct, report)),
         ("mcp", |asked, _, _, report| cases::mcp(asked, report)),
         ("egress", |asked, _, _, report| cases::egress(asked, report)),
@@ -142,6 +148,8 @@ fn measure(asked: &Asked) -> Result<()> {
         ("start", |asked, _, _, report| cases::start(asked, report)),
         ("project", |asked, _, _, report| cases::project(asked, report)),
         ("sustained", |asked, direct, _, report| machine::sustained(asked, direct, report)),
+        ("clients", |asked, direct, _, report| clients::clients(asked, direct, report)),
+        ("together", |asked, direct, _, report| clients::together(asked, direct, report)),
         ("memory", |_, direct, _, report| machine::memory(direct, report)),
         ("work", |_, direct, tree, report| work::work(direct, tree, report)),
         ("output", |_, direct, _, report| work::output(direct, report)),
