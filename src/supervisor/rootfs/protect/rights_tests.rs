@@ -20,6 +20,7 @@ type Failed = Box<dyn std::error::Error>;
 type Make = fn(&World) -> std::io::Result<()>;
 
 const OWNER: u32 = 64_321;
+const OTHER: u32 = 64_322;
 
 /// Held by each test: groups and PR_SET_DUMPABLE are those of the whole process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -86,6 +87,20 @@ impl World {
         scan.walk();
         scan.configurations();
         Ok(scan.guarded.pop().unwrap_or_default())
+    }
+
+    /// Makes a project of its owner at this path, whose configuration names `guess` in its directory
+    /// `tools`, and looks at it.
+    fn project_at(&self, project: &str, make: Make) -> Result<GuardedPaths, Failed> {
+        let named = self.text(&format!("{project}/tools/guess"));
+        fs::create_dir_all(self.at(project).join(".git"))?;
+        fs::create_dir_all(self.at(project).join("tools"))?;
+        let config = format!("[core]\n hooksPath = {named}\n[alias]\n x = !{named}-alias\n");
+        fs::write(self.at(project).join(".git/config"), config)?;
+        fs::set_permissions(self.at(project), Permissions::from_mode(0o700))?;
+        self.give(&self.at(project))?;
+        make(self)?;
+        self.guarded(project, &[])
     }
 
     /// Looks at the project, in which `.git/config` has this text and belongs to its owner.
@@ -170,6 +185,57 @@ fn links_and_pointers_are_followed_with_their_owners_rights() -> Result<(), Fail
         let guarded = world.guarded(granted, &[])?;
         assert!(!names(&guarded, "guess"), "{way}: {guarded:?}");
         assert!(guarded.unseen().is_some_and(|why| why.contains("its owner")), "{way}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_named_in_a_grant_is_guarded_below_directories_that_its_owner_cannot_enter()
+-> Result<(), Failed> {
+    if !is_root() {
+        return Ok(());
+    }
+    let close = |world: &World, directory: &str, mode| {
+        fs::set_permissions(world.at(directory), Permissions::from_mode(mode))
+    };
+    let world = World::new()?;
+    close(&world, "closed", 0o755)?;
+    // The control: its owner can enter each directory on the way.
+    let open = world.project_at("closed/deep/project", |_| Ok(()))?;
+    assert!(names(&open, "guess") && names(&open, "guess-alias"), "{open:?}");
+    close(&world, "closed", 0o700)?;
+    let below = world.project_at("closed/deep/project", |_| Ok(()))?;
+    assert_eq!(below, open);
+    // In the grant, a cell has closed the directory.
+    let inside = world.project_at("closed/deep/project", |world| {
+        let tools = world.at("closed/deep/project/tools");
+        fs::set_permissions(tools, Permissions::from_mode(0))
+    })?;
+    assert_eq!(inside, open);
+    Ok(())
+}
+
+#[test]
+fn a_grant_in_the_directory_of_a_third_user_is_read_with_its_owners_rights() -> Result<(), Failed> {
+    if !is_root() {
+        return Ok(());
+    }
+    for third in [OWNER, OTHER] {
+        let world = World::new()?;
+        let above = world.at("tools-of-all");
+        fs::create_dir(&above)?;
+        fs::set_permissions(&above, Permissions::from_mode(0o755))?;
+        lchown(&above, Some(third), Some(third))?;
+        let guarded = world.project_at("tools-of-all/project", |_| Ok(()))?;
+        assert!(names(&guarded, "guess") && names(&guarded, "guess-alias"), "{guarded:?}");
+        assert_eq!(guarded.unseen(), None, "{third}");
+        // What the third user's directory names itself still has only that user's rights.
+        let include = format!("[include]\n path = {}\n", world.text("secret"));
+        fs::create_dir(above.join(".git"))?;
+        fs::write(above.join(".git/config"), include)?;
+        world.give(&above.join(".git"))?;
+        let guarded = world.guarded("tools-of-all/project", &[])?;
+        assert!(guarded.unseen().is_some_and(|why| why.contains("its owner")), "{guarded:?}");
     }
     Ok(())
 }
