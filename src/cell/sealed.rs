@@ -154,7 +154,7 @@ impl Overlays {
 
 /// Closes every descriptor except `kept`, which is sorted. The reader of a pipe would otherwise
 /// wait until this process ends.
-fn close_others(kept: &[u32]) -> Result<(), Errno> {
+pub fn close_others(kept: &[u32]) -> Result<(), Errno> {
     let mut first = 0;
     for number in kept {
         if first < *number {

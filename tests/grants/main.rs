@@ -29,6 +29,7 @@ mod repositories;
     reason = "each test program uses its part of what they share; a missing field of an answer fails the test"
 )]
 mod server;
+mod silent;
 #[path = "../support/mod.rs"]
 mod support;
 mod toolchains;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             ("names", names::CLAIMS),
             ("recreated_names", recreated_names::CLAIMS),
             ("repositories", repositories::CLAIMS),
+            ("silent", silent::CLAIMS),
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),

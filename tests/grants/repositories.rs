@@ -7,9 +7,7 @@ use serde_json::Value;
 
 use crate::files::CONFIG;
 use crate::server::{Server, text};
-use crate::support::{
-    Caller, Check, Claim, Failed, Finished, For, Need, claim, equal, holds, patience,
-};
+use crate::support::{Caller, Check, Claim, Failed, Finished, Need, claim, equal, holds, patience};
 
 pub const CLAIMS: &[Claim] = &[
     claim("a_refused_repository_is_reported_with_the_way_out", refused).needs(&[Need::Git]),
@@ -23,10 +21,6 @@ pub const CLAIMS: &[Claim] = &[
     claim("tools_and_sessions_work_where_the_workspace_is_a_link", linked).needs(&[Need::Git]),
     claim("a_worktree_is_added_with_the_hosts_paths_or_refused", added).needs(&[Need::Git]),
     claim("doctor_and_setup_report_the_part_elsewhere", reported).needs(&[Need::Git]),
-    claim("no_path_that_a_workspace_names_holds_up_a_start", silent)
-        .only(For::Root)
-        .needs(&[Need::Git, Need::Python])
-        .wants(&[Need::Fuse]),
 ];
 
 /// Makes a repository with one commit, as the caller.
@@ -684,44 +678,4 @@ fn reported(caller: &Caller) -> Check {
     command.env("HOME", home.held.path()).current_dir(home.at("main"));
     let output = Finished::run(command, patience())?;
     holds("nothing to say", &output, !output.stdout.contains("repository elsewhere"))
-}
-
-/// Mounts a filesystem that never answers at the first argument, checks that a lookup there hangs,
-/// and runs the rest of the arguments.
-const SILENT: &str = r#"
-import ctypes, os, subprocess, sys
-point, *command = sys.argv[1:]
-link = os.open("/dev/fuse", os.O_RDWR)
-options = f"fd={link},rootmode=40000,user_id=0,group_id=0".encode()
-if ctypes.CDLL(None).mount(b"silent", point.encode(), b"fuse", 0, options) != 0:
-    sys.exit("not mounted")
-try:
-    subprocess.run(["stat", f"{point}/x"], timeout=0.5)
-    sys.exit("the filesystem answers")
-except subprocess.TimeoutExpired:
-    sys.exit(subprocess.run(command).returncode)
-"#;
-
-fn silent(caller: &Caller) -> Check {
-    let point = caller.directory("silent")?.display().to_string();
-    let script = format!(
-        "set -e; mkdir worktree file link hooks include; for at in *; do git init -q $at; done
-        mkdir -p worktree/.git/worktrees/w; cd worktree/.git/worktrees/w
-        echo ../.. >commondir; echo {point}/x/.git >gitdir; cp ../../HEAD .; cd - >/dev/null
-        mkdir file/sub; echo gitdir: {point}/x >file/sub/.git
-        ln -s {point}/x link/.vscode; git -C hooks config core.hooksPath {point}/x
-        git -C include config include.path {point}/x"
-    );
-    for at in ["worktree", "file", "link", "hooks", "include"] {
-        let workspace = caller.directory(&format!("by-{at}"))?;
-        let made = caller.bash_outside(&format!("cd {}; {script}", workspace.display()))?;
-        equal("made", (made.code, made.stderr.as_str()), (0, ""))?;
-        let mut command = caller.outside("unshare");
-        let own = ["--mount", "--propagation", "private", "/usr/bin/python3", "-c", SILENT];
-        command.args(own).arg(&point).arg(caller.binary());
-        command.args(["run", "--rw"]).arg(workspace.join(at)).args(["--", "ls", "-A"]);
-        let output = Finished::run(command, patience())?;
-        holds(at, &output, output.code == 0 && output.stdout.contains(".git\n"))?;
-    }
-    Ok(())
 }

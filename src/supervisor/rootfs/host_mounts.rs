@@ -2,45 +2,24 @@
 //!
 //! A cell, or an archive that was unpacked, can have written the paths of which a start looks up
 //! where they lead. A lookup on a network filesystem whose server is gone lasts for ever, so a
-//! process of which only the end is awaited makes the first one.
+//! process of which only the end is awaited makes the first one ([`bounded`]), and reads files there.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::ffi::{CString, OsStr};
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::AT_FDCWD;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::Signal;
-use nix::sys::stat::fstat;
 
-use sys::fork::fork;
-use sys::lookup::{self, Follow};
-use sys::process::{self, Side};
+use super::bounded::{self, Place, ReadFile};
+use cell::c_path;
 
-/// Milliseconds for a lookup on a filesystem that may not answer. A server on another continent
-/// answers in half of it.
-const MAX_LOOKUP_MS: u16 = 500;
-/// Milliseconds for the end of a process that was killed: one that the kernel cannot interrupt
-/// stays until the filesystem answers or this process ends.
-const MAX_END_MS: u16 = 100;
-
-/// Filesystems whose data are on this machine, so that a lookup ends (`/proc/filesystems`).
-const LOCAL: [&str; 33] = [
+/// Filesystems whose data are on this machine, so that lookups and reads end (`/proc/filesystems`).
+const LOCAL: [&str; 20] = [
     "bcachefs",
-    "binfmt_misc",
-    "bpf",
     "btrfs",
-    "cgroup",
-    "cgroup2",
-    "configfs",
-    "debugfs",
-    "devpts",
     "devtmpfs",
-    "efivarfs",
     "erofs",
     "exfat",
     "ext2",
@@ -50,26 +29,48 @@ const LOCAL: [&str; 33] = [
     "hugetlbfs",
     "iso9660",
     "jfs",
-    "mqueue",
-    "nsfs",
     "ntfs3",
     "overlay",
-    "proc",
     "ramfs",
-    "securityfs",
     "squashfs",
-    "sysfs",
     "tmpfs",
     "vfat",
     "xfs",
     "zfs",
 ];
 
+/// Filesystems whose files the kernel makes up. Lookups end; a read may not, such as one of the
+/// memory of a process which is on a filesystem that does not answer.
+const MADE_BY_KERNEL: [&str; 13] = [
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "efivarfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "securityfs",
+    "sysfs",
+];
+
+/// Where the answers of a filesystem come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    Local,
+    Kernel,
+    /// A server or another program, which may not answer.
+    Remote,
+}
+
 /// A mount in a line of mountinfo (proc_pid_mountinfo(5)).
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     point: PathBuf,
-    is_local: bool,
+    source: Source,
 }
 
 /// The mounts of this process, read when the first is asked for.
@@ -88,56 +89,59 @@ impl HostMounts {
     /// # Errors
     /// ETIMEDOUT if the filesystem there does not answer.
     pub(crate) fn await_answer(&self, path: &Path) -> Result<(), Errno> {
-        let mounts = self.mounts.get_or_init(mounts);
-        // A mount can be covered by a later one at a shorter path, so each around the path counts.
-        let remote =
-            mounts.iter().filter(|mount| !mount.is_local && path.starts_with(&mount.point));
-        let Some(mount) = remote.max_by_key(|mount| mount.point.as_os_str().len()) else {
-            return Ok(());
-        };
+        let Some(mount) = self.remote(path) else { return Ok(()) };
         if self.answered.borrow().contains(path) {
             return Ok(());
         }
-        if !self.silent.borrow().contains(&mount.point) && is_looked_up(path)? {
-            self.answered.borrow_mut().insert(path.to_owned());
-            return Ok(());
-        }
-        self.silent.borrow_mut().insert(mount.point.clone());
-        Err(Errno::ETIMEDOUT)
+        self.asked(mount, || bounded::look_up(&c_path(path)?))?;
+        self.answered.borrow_mut().insert(path.to_owned());
+        Ok(())
     }
-}
 
-/// Looks a path up in a process. Returns false if that takes too long.
-fn is_looked_up(path: &Path) -> Result<bool, Errno> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    let parent = nix::unistd::getpid();
-    let child = match fork()? {
-        Side::Child => {
-            // The parent kills one that takes too long, unless it is killed itself.
-            let tied = process::set_death_signal(Signal::SIGKILL);
-            if tied.is_err() || nix::unistd::getppid() != parent {
-                process::exit_now(1);
-            }
-            let opened = lookup::open(AT_FDCWD, &path, flags, 0, Follow::Nothing);
-            // An open can be answered from memory, and only the status by the server.
-            let status = opened.and_then(|opened| fstat(&opened));
-            process::exit_now(i32::from(status.is_err()))
+    /// Returns where the bytes of a file at `path`, absolute and without links, come from.
+    pub(crate) fn source(&self, path: &Path) -> Source {
+        let around = self.around(path).map(|mount| mount.source);
+        around.max().unwrap_or(Source::Remote)
+    }
+
+    /// Reads at most the first `limit` bytes of the regular file `place`, whose absolute path is
+    /// `path`, without waiting for a filesystem that does not answer.
+    ///
+    /// # Errors
+    /// ETIMEDOUT if the filesystem there does not answer. EINVAL: it is not a regular file.
+    pub(crate) fn read(
+        &self,
+        path: &Path,
+        place: Place<'_>,
+        limit: usize,
+    ) -> Result<ReadFile, Errno> {
+        let mount = self.remote(path).ok_or(Errno::ENOENT)?;
+        self.asked(mount, || bounded::read_file(place, limit))
+    }
+
+    /// Returns the mounts around a path. A mount can be covered by a later one at a shorter path, so
+    /// that each of them counts.
+    fn around(&self, path: &Path) -> impl Iterator<Item = &Mount> {
+        let mounts = self.mounts.get_or_init(mounts);
+        mounts.iter().filter(|mount| path.starts_with(&mount.point))
+    }
+
+    fn remote(&self, path: &Path) -> Option<&Mount> {
+        let remote = self.around(path).filter(|mount| mount.source == Source::Remote);
+        remote.max_by_key(|mount| mount.point.as_os_str().len())
+    }
+
+    /// Asks a filesystem, unless it did not answer before.
+    fn asked<T>(&self, mount: &Mount, ask: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        if self.silent.borrow().contains(&mount.point) {
+            return Err(Errno::ETIMEDOUT);
         }
-        Side::Parent(child) => child,
-    };
-    let has_ended = |milliseconds: u16| {
-        let mut ended = [PollFd::new(child.pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut ended, PollTimeout::from(milliseconds)).is_ok_and(|count| count > 0)
-    };
-    let answers = has_ended(MAX_LOOKUP_MS);
-    if !answers {
-        process::signal(&child.pidfd, Signal::SIGKILL)?;
+        let answer = ask();
+        if matches!(answer, Err(Errno::ETIMEDOUT)) {
+            self.silent.borrow_mut().insert(mount.point.clone());
+        }
+        answer
     }
-    if answers || has_ended(MAX_END_MS) {
-        process::wait(&child.pidfd)?;
-    }
-    Ok(answers)
 }
 
 /// Returns true if a mount lies below a directory, or if that is unknown.
@@ -150,7 +154,7 @@ pub(crate) fn are_below(directory: &Path) -> bool {
 fn mounts() -> Vec<Mount> {
     match std::fs::read("/proc/self/mountinfo") {
         Ok(table) => parsed(&table).collect(),
-        Err(_) => vec![Mount { point: PathBuf::from("/"), is_local: false }],
+        Err(_) => vec![Mount { point: PathBuf::from("/"), source: Source::Remote }],
     }
 }
 
@@ -174,8 +178,13 @@ fn mount(line: &[u8]) -> Option<Mount> {
         bytes = if octal.is_some() { rest.get(3..)? } else { rest };
     }
     let kind = words.skip_while(|word| *word != b"-").nth(1);
-    let is_local = LOCAL.iter().any(|local| kind == Some(local.as_bytes()));
-    Some(Mount { point: PathBuf::from(OsStr::from_bytes(&point)), is_local })
+    let is_in = |names: &[&str]| names.iter().any(|name| kind == Some(name.as_bytes()));
+    let source = match (is_in(&LOCAL), is_in(&MADE_BY_KERNEL)) {
+        (true, _) => Source::Local,
+        (false, true) => Source::Kernel,
+        (false, false) => Source::Remote,
+    };
+    Some(Mount { point: PathBuf::from(OsStr::from_bytes(&point)), source })
 }
 
 #[cfg(test)]
@@ -186,11 +195,11 @@ mod tests {
     fn a_mount_is_parsed_with_blanks_and_arbitrary_bytes() {
         let line = b"36 35 98:0 / /mnt/a\\040b\\134\xff\\x rw,noatime master:1 - ext3 /dev/root rw";
         let point = PathBuf::from(OsStr::from_bytes(b"/mnt/a b\\\xff\\x"));
-        assert_eq!(mount(line), Some(Mount { point, is_local: true }));
+        assert_eq!(mount(line), Some(Mount { point, source: Source::Local }));
         let remote = mount(b"36 35 0:9 / /mnt rw - nfs4 server:/ rw");
-        assert_eq!(remote.map(|mount| mount.is_local), Some(false));
+        assert_eq!(remote.map(|mount| mount.source), Some(Source::Remote));
         let unknown = mount(b"36 35 0:9 / /mnt rw");
-        assert_eq!(unknown.map(|mount| mount.is_local), Some(false));
+        assert_eq!(unknown.map(|mount| mount.source), Some(Source::Remote));
         assert_eq!(mount(b"36 35 98:0 /"), None);
     }
 
@@ -203,7 +212,7 @@ mod tests {
     #[test]
     fn a_filesystem_that_did_not_answer_is_not_asked_again() {
         let mounts = HostMounts::default();
-        let fixed = vec![Mount { point: PathBuf::from("/"), is_local: false }];
+        let fixed = vec![Mount { point: PathBuf::from("/"), source: Source::Remote }];
         assert_eq!(mounts.mounts.set(fixed), Ok(()));
         assert_eq!(mounts.await_answer(Path::new("/usr/missing")), Ok(()));
         assert!(mounts.silent.borrow().is_empty());

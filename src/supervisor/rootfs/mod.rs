@@ -5,6 +5,7 @@
 //! covers files that the host obeys in a granted directory. `late` has the files that are made with
 //! the first cell: a machine's, and those of `packages`.
 
+mod bounded;
 pub(crate) mod detached;
 pub(crate) mod error;
 pub(crate) mod granted;

@@ -203,6 +203,10 @@ impl Scan {
             Err(Errno::ENOENT | Errno::EACCES | Errno::EINVAL | Errno::ELOOP | Errno::ENOTDIR) => {
                 Some(FileSettings { variables: Rc::default(), rights })
             }
+            Err(Errno::EOPNOTSUPP) => {
+                self.note_unseen(origin, "has a configuration that the kernel makes up: not read");
+                Some(FileSettings { variables: Rc::default(), rights })
+            }
             Err(_) => {
                 self.note_unseen(origin, "has a configuration that could not be read in time");
                 None

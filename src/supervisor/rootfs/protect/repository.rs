@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+
 use super::rights::Rights;
 use super::scan::{Repository, Scan};
 use super::tree::{Found, GrantPath, Kind, Named, Target, path_of};
@@ -191,7 +193,14 @@ impl Scan {
 
     fn line_of(&mut self, file: &Path, prefix: &[u8], rights: Rights) -> Option<Found> {
         let origin = self.nearest(file);
-        let text = self.read(file, MAX_POINTER_BYTES, rights, &origin).ok()?;
+        let text = match self.read(file, MAX_POINTER_BYTES, rights, &origin) {
+            Ok(text) => text,
+            Err(Errno::ETIMEDOUT | Errno::EOPNOTSUPP) => {
+                self.note_unseen(&origin, "names a repository by a file that cannot be read");
+                return None;
+            }
+            Err(_) => return None,
+        };
         let line = text.bytes.split(|byte| matches!(byte, b'\n' | b'\0')).next()?;
         let path = line.strip_prefix(prefix)?.trim_ascii();
         (!path.is_empty()).then(|| Found { path: path_of(path), rights: text.rights })

@@ -194,6 +194,21 @@ fn no_workspace_can_block_a_scan() -> Outcome {
 }
 
 #[test]
+fn a_configuration_that_the_kernel_makes_up_is_not_read_and_noted() -> Outcome {
+    for (file, is_unseen) in [("/proc/version", true), ("/etc/passwd", false)] {
+        let config = format!("[include]\n path = {file}\n");
+        let root = made(&[".git"], &[(".git/config", &config), (".git/HEAD", "")], &[])?;
+        let unseen = guarded_in(&root.path().canonicalize()?).unseen();
+        assert_eq!(
+            unseen.is_some_and(|why| why.contains("kernel")),
+            is_unseen,
+            "{file}: {unseen:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn entries_beyond_the_budget_are_noted() -> Outcome {
     let root = made(&["a", "b", "b/c"], &[("b/c/.envrc", "")], &[])?;
     let mut trees = Trees::default();

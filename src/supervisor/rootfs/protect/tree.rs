@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
@@ -14,8 +14,9 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat, fstatat};
 
 use super::rights::{Rights, Users};
+use crate::rootfs::bounded::{Place, ReadFile};
 use crate::rootfs::granted::{FileId, Granted};
-use crate::rootfs::host_mounts::HostMounts;
+use crate::rootfs::host_mounts::{HostMounts, Source};
 use model::job::Access;
 use sys::lookup::{self, Follow};
 
@@ -170,17 +171,22 @@ impl Trees {
         let opened = libc::O_NONBLOCK | libc::O_NOCTTY;
         let opened = if flags & libc::O_PATH == 0 { opened } else { 0 };
         let flags = flags | opened | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        match self.locate(host) {
-            Some(GrantPath { tree, path }) => {
-                let tree = self.granted.get(tree).ok_or(Errno::ENOENT)?;
-                let path = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
-                lookup::open(&tree.held, &text(path)?, flags, 0, Follow::Below)
-            }
-            None => {
-                self.mounts.await_answer(host)?;
-                lookup::open(AT_FDCWD, &text(host)?, flags, 0, Follow::Nothing)
-            }
+        let (directory, path, follow) = self.place(host)?;
+        if follow == Follow::Nothing {
+            self.mounts.await_answer(host)?;
         }
+        lookup::open(directory, &path, flags, 0, follow)
+    }
+
+    /// Returns the directory from which a resolved path is opened, the rest of the path, and what is
+    /// followed in it.
+    fn place(&self, host: &Path) -> Result<(BorrowedFd<'_>, CString, Follow), Errno> {
+        let Some(GrantPath { tree, path }) = self.locate(host) else {
+            return Ok((AT_FDCWD, text(host)?, Follow::Nothing));
+        };
+        let tree = self.granted.get(tree).ok_or(Errno::ENOENT)?;
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+        Ok((tree.held.as_fd(), text(path)?, Follow::Below))
     }
 
     /// Holds the file at a resolved path; a link is held itself.
@@ -234,29 +240,45 @@ impl Trees {
     }
 
     /// Reads at most the first `limit` bytes of a regular file, given [`Self::rights_at`] it.
+    ///
+    /// # Errors
+    /// ETIMEDOUT: the filesystem does not answer. EOPNOTSUPP: the kernel makes the file up, and a
+    /// read of it may not end. Otherwise those of open(2) and read(2).
     pub(crate) fn read(&self, host: &Path, limit: usize, rights: Rights) -> Result<Vec<u8>, Errno> {
         self.users.with(rights, || self.read_now(host, limit, rights))
     }
 
     fn read_now(&self, host: &Path, limit: usize, rights: Rights) -> Result<Vec<u8>, Errno> {
-        use std::io::Read;
         // A device or a FIFO must not be opened for reading.
         if kind(&self.stat(host)?.1) != Kind::File {
             return Err(Errno::EINVAL);
         }
+        let ReadFile { owner, bytes } = match self.mounts.source(host) {
+            Source::Local => self.read_here(host, limit)?,
+            Source::Kernel => return Err(Errno::EOPNOTSUPP),
+            Source::Remote => {
+                let (directory, path, follow) = self.place(host)?;
+                self.mounts.read(host, Place { directory, path: &path, follow }, limit)?
+            }
+        };
+        // Another user has replaced the file since.
+        if self.users.rights_of(rights, owner) != rights {
+            return Err(Errno::ESTALE);
+        }
+        Ok(bytes)
+    }
+
+    fn read_here(&self, host: &Path, limit: usize) -> Result<ReadFile, Errno> {
+        use std::io::Read;
         let file = std::fs::File::from(self.open(host, libc::O_RDONLY)?);
         let status = fstat(&file)?;
         if kind(&status) != Kind::File {
             return Err(Errno::EINVAL);
         }
-        // Another user has replaced the file since.
-        if self.users.rights_of(rights, status.st_uid) != rights {
-            return Err(Errno::ESTALE);
-        }
         let mut bytes = Vec::new();
         let limit = u64::try_from(limit).map_err(|_| Errno::EFBIG)?;
         file.take(limit).read_to_end(&mut bytes).map_err(|error| cell::errno_of(&error))?;
-        Ok(bytes)
+        Ok(ReadFile { owner: status.st_uid, bytes })
     }
 
     /// Lists a directory at a resolved path, until `each` returns Break.
