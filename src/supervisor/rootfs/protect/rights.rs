@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use nix::sys::prctl;
 
+use crate::boot::idmap::IdMap;
 use cell::file_ids::FileIds;
 use model::accounts;
 use sys::process::{self, Dumpable};
 
 /// Group of a user without an account.
 const NO_GROUP: u32 = 65534;
-/// Owner of files whose owner has no id in this user namespace (user_namespaces(7)).
-const UNMAPPED: u32 = 65534;
-/// The map of the first user namespace.
-const ALL_IDS: [&str; 3] = ["0", "0", "4294967295"];
+/// Owner of files whose owner has no id in this user namespace (user_namespaces(7)); also that of a
+/// user, `nobody`, where the namespace has the id.
+const OVERFLOW: u32 = 65534;
 
 /// Whose rights a lookup has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +46,8 @@ impl Rights {
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     user: OnceCell<u32>,
-    is_first_namespace: OnceCell<bool>,
+    /// The ids of this user namespace; `None` if they are not known.
+    ids: OnceCell<Option<IdMap>>,
     known: RefCell<BTreeMap<u32, FileIds>>,
     /// True if a lookup with another user's rights was refused.
     is_refused: Cell<bool>,
@@ -66,15 +67,15 @@ impl Users {
         }
     }
 
-    /// Returns true if an owner may have no id in this user namespace. Its root has no more rights to
-    /// the files of such a user, perhaps the host's root, than any other user has.
+    /// Returns true if an owner has no id in this user namespace. Its root has no more rights to the
+    /// files of such a user, perhaps the host's root, than any other user has.
+    ///
+    /// Where the namespace has the overflow id, an owner with it may be either: it counts as the user,
+    /// so that root takes fewer rights. It also does where the ids are not known. Rights that cannot
+    /// be taken are refused, and that is reported.
     fn is_unmapped(&self, owner: u32) -> bool {
-        let is_first = || {
-            let map = std::fs::read_to_string("/proc/self/uid_map");
-            // Fewer rights if that is not known.
-            map.map_or(true, |map| map.split_ascii_whitespace().eq(ALL_IDS))
-        };
-        owner == UNMAPPED && !*self.is_first_namespace.get_or_init(is_first)
+        let ids = || self.ids.get_or_init(|| IdMap::of_this_process().ok());
+        owner == OVERFLOW && ids().as_ref().is_some_and(|ids| !ids.covers(OVERFLOW, 1))
     }
 
     /// Makes a lookup with these rights.
@@ -124,6 +125,22 @@ impl Users {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_with_the_overflow_id_is_a_user_where_the_namespace_has_that_id() {
+        let rights_in = |map: Option<&str>| {
+            let users = Users { user: OnceCell::from(0), ..Users::default() };
+            assert_eq!(users.ids.set(map.map(IdMap::parse)), Ok(()));
+            users.rights_of(Rights::Own, OVERFLOW)
+        };
+        for map in ["0 1000 1", "0 100000 65534", "65535 0 10", ""] {
+            assert_eq!(rights_in(Some(map)), Rights::Own, "{map}");
+        }
+        let with_it = ["0 0 4294967295", "0 100000 65536", "0 1000 1\n1 100000 65536"];
+        for map in with_it.map(Some).into_iter().chain([None]) {
+            assert_eq!(rights_in(map), Rights::Of(OVERFLOW), "{map:?}");
+        }
+    }
 
     #[test]
     fn rights_are_never_given_back() {
