@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
 
 use crate::access::{Client, ClientRights};
 use crate::body::busy;
@@ -77,23 +79,28 @@ impl<H> Doors<H> {
         removed
     }
 
-    /// Returns the door of a client that was found by its credentials.
+    /// Returns the door of a client that was found by its credentials, and the one that made room for
+    /// it, if any.
     ///
     /// # Errors
     /// There are too many clients at once.
-    pub(crate) fn get(&self, client: &Client) -> Result<Arc<Door<H>>, Refusal> {
+    pub(crate) fn get(
+        &self,
+        client: &Client,
+    ) -> Result<(Arc<Door<H>>, Option<RemovedDoor<H>>), Refusal> {
         let mut open = self.open();
         let key = (client.principal.clone(), client.rights);
         if let Some(known) = open.get_mut(&key) {
             known.used = Instant::now();
             // An option without a time is the least.
             known.until = known.until.max(client.until);
-            return Ok(Arc::clone(&known.door));
+            return Ok((Arc::clone(&known.door), None));
         }
+        let mut removed = None;
         // Clients of the configuration take no door from subjects.
         if open.values().filter(|door| !door.is_listed).count() >= MAX_DOORS {
             let unused = unused(&open).ok_or_else(|| busy("there are too many clients at once"))?;
-            open.remove(&unused);
+            removed = open.remove(&unused).map(|door| (unused.0, door.door));
         }
         let door = Arc::new((self.make)(client));
         let made = OpenDoor {
@@ -103,7 +110,7 @@ impl<H> Doors<H> {
             until: client.until,
         };
         open.insert(key, made);
-        Ok(door)
+        Ok((door, removed))
     }
 
     /// Removes and returns the doors of subjects whose access tokens have expired by `now`.
@@ -116,9 +123,19 @@ impl<H> Doors<H> {
         expired.map(|((client, _), door)| (client, door.door)).collect()
     }
 
-    /// Returns true if a client has a door, with any rights.
-    pub(crate) fn has(&self, client: &Principal) -> bool {
-        self.open().keys().any(|(of, _)| of == client)
+    /// Returns true while a door is looked up, made or removed.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.open.try_lock().is_err()
+    }
+
+    /// Calls `forget` unless a client has a door, with any rights. No door is made meanwhile, so that
+    /// nothing is dropped of a client that has come back.
+    pub(crate) fn unless_open(&self, client: &Principal, forget: impl FnOnce(&Principal)) {
+        let open = self.open();
+        if !open.keys().any(|(of, _)| of == client) {
+            forget(client);
+        }
     }
 }
 

@@ -144,9 +144,7 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
             let forget = Arc::clone(&self.forget);
             tokio::spawn(async move {
                 door.close().await;
-                if !doors.has(&client) {
-                    forget(&client);
-                }
+                doors.unless_open(&client, |client| forget(client));
             });
         }
     }
@@ -192,8 +190,15 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
         let certificate = parts.extensions.get::<Arc<PresentedCertificate>>();
         let certificate = certificate.map(AsRef::as_ref);
         let client = self.access.client(credentials, peer, certificate, &parts.headers)?;
-        let door = self.doors.get(&client)?;
+        let door = self.door(&client)?;
         Ok((client, door))
+    }
+
+    /// Returns the door of a client. Another one that makes room for it is closed.
+    fn door(&self, client: &Client) -> Result<Arc<Door<H>>, Refusal> {
+        let (door, removed) = self.doors.get(client)?;
+        self.close(removed.into_iter().collect());
+        Ok(door)
     }
 
     /// Reports to a load balancer without a token whether calls are taken.

@@ -191,14 +191,14 @@ async fn a_removed_client_is_forgotten_once_its_requests_have_been_answered() {
         guard.follow();
     };
     let served =
-        guard.doors.get(&Client { principal: Principal::named("b"), ..agent() }).expect("a door");
+        guard.door(&Client { principal: Principal::named("b"), ..agent() }).expect("a door");
     // One is removed while it is served, and one has other rights.
     replace(vec![token("a", ClientRights::Agent), token("c", ClientRights::Operator)]);
     assert_eq!(forgotten().await, Vec::<String>::new());
     drop(served);
     assert_eq!(forgotten().await, ["b"]);
     // One that comes back while it is closed is not forgotten.
-    let served = guard.doors.get(&agent()).expect("a door");
+    let served = guard.door(&agent()).expect("a door");
     replace(agents(&["c"]));
     replace(agents(&["a", "c"]));
     drop(served);
@@ -220,13 +220,13 @@ async fn the_door_of_a_subject_is_closed_with_the_last_of_its_tokens() {
     let hour = now + Duration::from_secs(3600);
     // A second token, with an earlier end, takes nothing from the first.
     for client in [subject("stays", hour), subject("stays", now), subject("ends", now)] {
-        guard.doors.get(&client).expect("a door");
+        guard.door(&client).expect("a door");
     }
     assert_eq!(guard.doors.take_expired(SystemTime::now()).len(), 1);
     // Without a request after the credentials were replaced, its key may be gone.
     store.replace(Credentials::default());
     guard.follow();
-    guard.doors.get(&subject("shows", hour)).expect("a door");
+    guard.door(&subject("shows", hour)).expect("a door");
     let later = SystemTime::now() + Duration::from_secs(61);
     assert_eq!(guard.doors.take_expired(later).len(), 1);
     assert_eq!(guard.doors.take_expired(hour).len(), 1);
@@ -241,9 +241,42 @@ async fn clients_of_the_configuration_take_no_door_from_subjects() {
     let (guard, ..) = guarded((0..1100).map(token).collect(), &ListenerLimits::default());
     let until = SystemTime::now() + Duration::from_secs(60);
     for number in 0..1024 {
-        assert!(guard.doors.get(&subject(&number.to_string(), until)).is_ok(), "{number}");
+        assert!(guard.door(&subject(&number.to_string(), until)).is_ok(), "{number}");
     }
-    assert!(guard.doors.get(&subject("more", until)).is_err());
+    assert!(guard.door(&subject("more", until)).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_door_makes_room_for_another_is_forgotten() {
+    let (guard, handlers, _) = guarded(Vec::new(), &ListenerLimits::default());
+    let until = SystemTime::now() + Duration::from_secs(3600);
+    let open = |name: &str| guard.door(&subject(name, until)).map(drop).map_err(|_| "no door");
+    for number in 0..1024 {
+        open(&number.to_string()).expect("there is room");
+    }
+    // The control: each door was used lately.
+    assert!(open("early").is_err());
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    open("0").expect("it has one");
+    let forgotten = || -> Vec<String> {
+        let seen = handlers.0.lock().expect("no panic");
+        seen.iter().filter(|(what, _)| *what == "forgets").map(|(_, name)| name.clone()).collect()
+    };
+    assert_eq!(forgotten(), Vec::<String>::new());
+    open("late").expect("one made room");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(forgotten(), [subject("1", until).principal.name()]);
+}
+
+#[tokio::test]
+async fn a_client_is_forgotten_while_no_door_can_be_made() {
+    let (guard, ..) = guarded(Vec::new(), &ListenerLimits::default());
+    let client = subject("s", SystemTime::now() + Duration::from_secs(60));
+    let mut was_locked = false;
+    guard.doors.unless_open(&client.principal, |_| was_locked = guard.doors.is_locked());
+    assert!(was_locked && !guard.doors.is_locked());
+    guard.door(&client).expect("a door");
+    guard.doors.unless_open(&client.principal, |_| panic!("it has a door"));
 }
 
 #[tokio::test(start_paused = true)]

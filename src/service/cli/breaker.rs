@@ -19,8 +19,8 @@ pub(crate) struct Breaker {
 /// State of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Calls run; so many of the last ones failed in a row.
-    Closed { failures: u32 },
+    /// Calls run; so many of the last ones failed in a row, the last one at this time.
+    Closed { failures: u32, since: Instant },
     /// Calls are refused.
     Open { since: Instant },
     /// One call is on trial; others are refused until it has ended.
@@ -48,6 +48,17 @@ impl BreakerState {
 }
 
 impl State {
+    fn closed() -> Self {
+        Self::Closed { failures: 0, since: Instant::now() }
+    }
+
+    /// Returns the time of the last failure, or that at which it was closed.
+    fn since(self) -> Instant {
+        match self {
+            Self::Closed { since, .. } | Self::Open { since } | Self::OnTrial { since } => since,
+        }
+    }
+
     fn shown(self) -> BreakerState {
         match self {
             Self::Closed { .. } => BreakerState::Closed,
@@ -67,7 +78,7 @@ pub(crate) struct Pass<'b> {
 
 impl Breaker {
     pub(crate) fn new(tool: &str, limits: BreakerLimits) -> Self {
-        let state = Mutex::new(State::Closed { failures: 0 });
+        let state = Mutex::new(State::closed());
         Self { tool: tool.to_owned(), limits, state }
     }
 
@@ -97,11 +108,29 @@ impl Breaker {
         self.lock().shown()
     }
 
+    /// Returns the time of the last failure, or that at which it was closed.
+    pub(crate) fn since(&self) -> Instant {
+        self.lock().since()
+    }
+
+    /// Returns true if its failures need not be remembered for a client that has left: there are none,
+    /// or the time for which calls are refused has passed since the last one.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = *self.lock();
+        match state {
+            State::Closed { failures: 0, .. } => true,
+            State::Closed { .. } | State::Open { .. } => {
+                state.since().elapsed() >= self.limits.recovery
+            }
+            State::OnTrial { .. } => false,
+        }
+    }
+
     /// Closes it, and forgets the failures: by the operator's word. Returns the state before.
     pub(crate) fn reset(&self) -> BreakerState {
         let mut state = self.lock();
         let before = state.shown();
-        self.change(&mut state, State::Closed { failures: 0 });
+        self.change(&mut state, State::closed());
         before
     }
 
@@ -132,7 +161,7 @@ impl Pass<'_> {
         let mut state = self.breaker.lock();
         match *state {
             State::Closed { .. } | State::OnTrial { .. } => {
-                self.breaker.change(&mut state, State::Closed { failures: 0 });
+                self.breaker.change(&mut state, State::closed());
             }
             // Others have failed since this call began.
             State::Open { .. } => {}
@@ -145,8 +174,8 @@ impl Pass<'_> {
         let mut state = self.breaker.lock();
         let open = State::Open { since: Instant::now() };
         match *state {
-            State::Closed { failures } if failures + 1 < self.breaker.limits.failures => {
-                *state = State::Closed { failures: failures + 1 };
+            State::Closed { failures, .. } if failures + 1 < self.breaker.limits.failures => {
+                *state = State::Closed { failures: failures + 1, since: Instant::now() };
             }
             State::Closed { .. } | State::OnTrial { .. } => self.breaker.change(&mut state, open),
             State::Open { .. } => {}
@@ -237,6 +266,24 @@ mod tests {
         assert_eq!(breaker.reset(), BreakerState::HalfOpen);
         drop(trial);
         assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_over_after_the_time_for_which_calls_are_refused() {
+        let breaker = breaker();
+        assert!(breaker.is_over());
+        for failures in 1..=2 {
+            fail(&breaker);
+            assert!(!breaker.is_over(), "{failures}");
+            tokio::time::advance(RECOVERY - Duration::from_millis(1)).await;
+            assert!(!breaker.is_over(), "{failures}");
+        }
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(breaker.is_over());
+        let trial = breaker.pass().expect("its time is over");
+        assert!(!breaker.is_over(), "its end decides");
+        trial.succeeded();
+        assert!(breaker.is_over());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! The state of each declared tool of a server: its turns, its breaker, and the counts of its calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -18,6 +18,9 @@ use config::policy::hooks::{ReaderHealth, ReaderMetric};
 /// Maximum value of a counter: up to it, an f64 counts each unit.
 const MAX_COUNTED: f64 = 9_007_199_254_740_992.0;
 
+/// Maximum number of breakers of one tool that are kept for clients that have left.
+const MAX_LEFT: usize = 1024;
+
 /// State of every offered tool, by its name.
 #[derive(Debug, Default)]
 pub(crate) struct ToolStates(BTreeMap<String, ToolState>);
@@ -29,10 +32,18 @@ pub(crate) struct ToolState {
     name: String,
     limits: BreakerLimits,
     /// A breaker of each client: calls of one that fail say nothing about those of another.
-    breakers: Mutex<BTreeMap<Principal, Arc<Breaker>>>,
+    breakers: Mutex<BTreeMap<Principal, ClientBreaker>>,
     /// True if its cells had no such program when the server started.
     missing: bool,
     counts: Mutex<Counts>,
+}
+
+/// The breaker of one client.
+#[derive(Debug)]
+struct ClientBreaker {
+    breaker: Arc<Breaker>,
+    /// True from the removal of the client until its next call.
+    has_left: bool,
 }
 
 /// Counts of the calls that have ended.
@@ -188,27 +199,42 @@ impl ToolStates {
 impl ToolState {
     /// Returns the breaker of a client's calls.
     pub(crate) fn breaker(&self, client: &Principal) -> Arc<Breaker> {
-        let mut breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = || Arc::new(Breaker::new(&self.name, self.limits));
-        Arc::clone(breakers.entry(client.clone()).or_insert_with(made))
+        let mut breakers = self.breakers();
+        let made = || ClientBreaker {
+            breaker: Arc::new(Breaker::new(&self.name, self.limits)),
+            has_left: false,
+        };
+        let one = breakers.entry(client.clone()).or_insert_with(made);
+        one.has_left = false;
+        Arc::clone(&one.breaker)
     }
 
-    /// Drops the breaker of a client's calls.
+    /// Drops the breaker of a client that has left, once its failures need not be remembered: a client
+    /// that comes back with another token is still refused.
     pub(crate) fn forget(&self, client: &Principal) {
-        self.breakers.lock().unwrap_or_else(PoisonError::into_inner).remove(client);
+        let mut breakers = self.breakers();
+        if let Some(one) = breakers.get_mut(client) {
+            one.has_left = true;
+        }
+        drop_old(&mut breakers);
+    }
+
+    fn breakers(&self) -> MutexGuard<'_, BTreeMap<Principal, ClientBreaker>> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes every client's breaker. Returns true if one was not closed.
     pub(crate) fn reset(&self) -> bool {
-        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = breakers.values().filter(|one| one.reset() != BreakerState::Closed);
+        let breakers = self.breakers();
+        let open = breakers.values().filter(|one| one.breaker.reset() != BreakerState::Closed);
         open.count() > 0
     }
 
     /// Returns the state of the breaker that lets the least through.
     fn strictest(&self) -> BreakerState {
-        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        let states = breakers.values().map(|breaker| breaker.state());
+        let mut breakers = self.breakers();
+        drop_old(&mut breakers);
+        let states = breakers.values().map(|one| one.breaker.state());
         let rank = |state: &BreakerState| match state {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
@@ -273,9 +299,83 @@ impl ToolState {
     }
 }
 
+/// Drops the breakers of clients that have left and whose failures are over, and of too many the one
+/// with the oldest failure. One of a call that has not ended is kept.
+fn drop_old(breakers: &mut BTreeMap<Principal, ClientBreaker>) {
+    breakers.retain(|_, one| {
+        !one.has_left || Arc::strong_count(&one.breaker) > 1 || !one.breaker.is_over()
+    });
+    let left = || breakers.iter().filter(|(_, one)| one.has_left);
+    if left().count() > MAX_LEFT {
+        let oldest = left().min_by_key(|(_, one)| one.breaker.since());
+        if let Some(client) = oldest.map(|(client, _)| client.clone()) {
+            breakers.remove(&client);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const RECOVERY: Duration = Duration::from_secs(60);
+
+    fn state() -> ToolState {
+        ToolState {
+            queue: Queue::new(1, 1),
+            name: "cli_x".to_owned(),
+            limits: BreakerLimits { failures: 2, recovery: RECOVERY },
+            breakers: Mutex::default(),
+            missing: false,
+            counts: Mutex::default(),
+        }
+    }
+
+    fn fail(state: &ToolState, client: &Principal) {
+        state.breaker(client).pass().expect("it is closed").failed();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_and_comes_back_is_still_refused() {
+        let state = state();
+        let client = Principal::named("c");
+        fail(&state, &client);
+        state.forget(&client);
+        fail(&state, &client);
+        state.forget(&client);
+        assert_eq!(state.breaker(&client).pass().map(drop), Err(RECOVERY), "both count");
+        state.forget(&client);
+        assert_eq!(state.strictest(), BreakerState::Open);
+        tokio::time::advance(RECOVERY).await;
+        assert_eq!(state.strictest(), BreakerState::Closed, "its time is over");
+        assert!(state.breakers().is_empty());
+        // The control: one that stays keeps its breaker until a call is tried.
+        fail(&state, &client);
+        fail(&state, &client);
+        tokio::time::advance(RECOVERY).await;
+        assert_eq!(state.strictest(), BreakerState::Open);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_of_clients_that_have_left_is_bounded() {
+        let state = state();
+        let client = |number: usize| Principal::named(format!("c{number}"));
+        let late = state.breaker(&client(0));
+        state.forget(&client(0));
+        assert_eq!(state.breakers().len(), 1, "a call has not ended");
+        drop(late);
+        state.forget(&client(0));
+        assert_eq!(state.breakers().len(), 0, "it had no failure");
+        for number in 0..MAX_LEFT + 2 {
+            fail(&state, &client(number));
+            tokio::time::advance(Duration::from_millis(1)).await;
+            state.forget(&client(number));
+        }
+        let breakers = state.breakers();
+        assert_eq!(breakers.len(), MAX_LEFT);
+        assert!(!breakers.contains_key(&client(1)), "the oldest");
+        assert!(breakers.contains_key(&client(2)));
+    }
 
     #[test]
     fn a_counter_counts_on_whatever_a_program_prints() {

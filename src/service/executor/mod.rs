@@ -151,7 +151,8 @@ impl Executor {
         self.scope_of(principal, None)
     }
 
-    /// Drops what is remembered of a client that was removed: results of calculations, breakers, terms.
+    /// Drops what is remembered of a client that was removed: results of calculations, terms, and
+    /// breakers unless calls failed lately.
     pub fn forget(&self, client: &Principal) {
         let Shared { caches, terms_of_clients, tools, .. } = &*self.shared;
         caches.lock().unwrap_or_else(PoisonError::into_inner).remove(client);
