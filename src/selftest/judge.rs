@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::corpus::{Attack, ControlMode, Harm, When, Whom};
 use super::run_result::Ran;
 use super::served::ToolServer;
+use super::stage;
 use super::targets::Sandbox;
 
 /// The sandbox that the corpus runs against.
@@ -188,11 +189,15 @@ pub(crate) fn without_program(program: &str) -> AttackVerdict {
 const NEEDS: &str = "needs ";
 
 /// Returns a line that first looks for the programs that the attack needs: a sandbox may lack them.
+/// One that only leaves their directories out of its search path has them.
 pub(crate) fn checked_line(probe: &Attack, line: &str) -> String {
     let check = |program: &String| {
         format!("command -v {program} >/dev/null || {{ echo {NEEDS}{program}; exit; }}; ")
     };
-    probe.needs.iter().map(check).chain([line.to_owned()]).collect()
+    // An empty path would stand for the current directory.
+    let search = (!probe.needs.is_empty())
+        .then(|| format!("export PATH={}${{PATH:+:$PATH}}; ", stage::PATH));
+    search.into_iter().chain(probe.needs.iter().map(check)).chain([line.to_owned()]).collect()
 }
 
 /// Returns the verdict on an attack that needs a program which the sandbox lacks, if it is one.

@@ -176,7 +176,8 @@ fn a_harmful_attack_is_not_run_in_shared_namespaces() {
 #[test]
 fn an_attack_without_its_program_is_not_tried() {
     let probe = Attack { needs: vec!["python3".to_owned(), "node".to_owned()], ..probe() };
-    let line = "command -v python3 >/dev/null || { echo needs python3; exit; }; \
+    let line = "export PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin${PATH:+:$PATH}; \
+        command -v python3 >/dev/null || { echo needs python3; exit; }; \
         command -v node >/dev/null || { echo needs node; exit; }; true";
     assert_eq!(checked_line(&probe, "true"), line);
     let judge = |said: &str| verdict(&probe, &Target::Own, ControlResult::Yes, &seen(said, 0));
@@ -189,6 +190,23 @@ fn an_attack_without_its_program_is_not_tried() {
     hurt.hits.push("a process of the host was hurt".to_owned());
     let verdict = verdict(&probe, &Target::Own, ControlResult::Yes, &hurt);
     assert!(matches!(verdict, AttackVerdict::Breach { .. }), "{verdict:?}");
+}
+
+#[test]
+fn a_program_that_the_sandbox_only_leaves_out_of_its_search_path_is_tried() {
+    let said = |needs: &[&str], path: &str| {
+        let needs = needs.iter().map(|program| (*program).to_owned()).collect();
+        let line = checked_line(&Attack { needs, ..probe() }, "env true && echo tried");
+        let ran =
+            std::process::Command::new("/bin/bash").args(["-c", &line]).env("PATH", path).output();
+        String::from_utf8(ran.expect("it starts").stdout).expect("text")
+    };
+    // The control: without `needs` the line has the sandbox's search path.
+    assert_eq!(said(&[], "/nowhere"), "");
+    for path in ["/nowhere", "", stage::PATH] {
+        assert_eq!(said(&["env"], path), "tried\n", "{path}");
+        assert_eq!(said(&["env", "no-such-program"], path), "needs no-such-program\n", "{path}");
+    }
 }
 
 #[test]
