@@ -133,6 +133,11 @@ fn discarded(caller: &Caller) -> Check {
     let path = project(caller, "project", MADE)?;
     interrupted(caller, &path)?;
     let before = written(&path)?;
+    // Its list has no digest, and the refusal has the way out.
+    let refused = review(caller, &[&path, "--discard", "--if", "000000"])?;
+    says(&refused, 125, "nothing was discarded: an apply of the layer was interrupted")?;
+    says(&refused, 125, "--discard without --if leaves the rest out")?;
+    holds("it is kept", &path, layer(caller)?.join("journal.json").exists())?;
     let discarded = review(caller, &[&path, "--discard"])?;
     equal(&discarded.stderr, discarded.code, 0)?;
     let line = "an interrupted apply had written";

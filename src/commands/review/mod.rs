@@ -296,6 +296,14 @@ fn discard(mut layer: Layer) -> Result<u8, CliError> {
 
 /// Removes a layer, which is locked, if the list of its changes has this digest.
 fn discard_seen(layer: Layer, judge: &Judge, seen: &str) -> Result<u8, CliError> {
+    // Its list has no digest: some of the changes may be on the host.
+    if layer.is_unfinished() {
+        let why = "review: nothing was discarded: an apply of the layer was interrupted, \
+                   so that some of its changes may be on the host";
+        return Err(CliError::new(why).with_hint(
+            "--apply judges the rest again and writes it; --discard without --if leaves the rest out",
+        ));
+    }
     let unlisted = Unlisted::of(&layer);
     let list = listed(&layer, judge, &[]).map_err(not_listed)?;
     check_seen(&unlisted, &list, seen, "discarded")?;
