@@ -114,10 +114,9 @@ impl Users {
         let is_dumpable = prctl::get_dumpable()?;
         let death_signal = prctl::get_pdeathsig()?;
         let done = ids.during(look_up);
-        if is_dumpable {
-            process::set_dumpable(Dumpable::Yes)?;
-        }
+        let dumpable = if is_dumpable { process::set_dumpable(Dumpable::Yes) } else { Ok(()) };
         prctl::set_pdeathsig(death_signal)?;
+        dumpable?;
         done
     }
 }
