@@ -2,6 +2,7 @@
 
 mod caches;
 mod changes;
+mod closed;
 mod files;
 mod git_identity;
 mod granted_sockets;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
             ("recreated_names", recreated_names::CLAIMS),
             ("repositories", repositories::CLAIMS),
             ("silent", silent::CLAIMS),
+            ("closed", closed::CLAIMS),
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),

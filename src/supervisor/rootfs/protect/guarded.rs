@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::sys::stat::stat;
 
 use cell::c_path;
+use cell::file_ids::FileIds;
 use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
 
 /// Maximum number of mounts in one granted directory, as each costs every cell time. Paths beyond
@@ -97,18 +99,65 @@ impl GuardedPaths {
         let pins = self.pins(obeyed).into_iter().filter(|pin| !obeyed.contains(pin));
         let pins = pins.take(MAX_MOUNTS).map(|path| (path, 0));
         let obeyed = obeyed.iter().map(|path| (path.clone(), attribute::RDONLY));
+        let mut closed = BTreeSet::new();
         for (path, more) in pins.chain(obeyed) {
-            let path = root.join(path);
-            match mount_over_itself(&path, more) {
+            match cover_one(root, &path, more) {
+                Ok(()) => {}
                 // Removed or replaced since the scan: its name is guarded.
-                Ok(()) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
-                // The path is too long for a mount, or inaccessible both here and in the cell.
-                Err(Errno::ENAMETOOLONG | Errno::EACCES) => {}
-                Err(errno) => return Err((path, errno)),
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+                // The path is too long for a mount: its name is guarded.
+                Err(Errno::ENAMETOOLONG) => {}
+                Err(Errno::EACCES) => cover_closed(root, &path, &mut closed)?,
+                Err(errno) => return Err((root.join(path), errno)),
             }
         }
         Ok(())
     }
+}
+
+/// Makes `path` in the granted directory at `root` a mount point, with the ids of cells where this
+/// process may not search a directory on the way: they own the granted directory.
+///
+/// # Errors
+/// EACCES: cells may not search it either.
+fn cover_one(root: &Path, path: &Path, more: u64) -> Result<(), Errno> {
+    let place = root.join(path);
+    match mount_over_itself(&place, more) {
+        Err(Errno::EACCES) => {}
+        done => return done,
+    }
+    let top = stat(root)?;
+    let ids = FileIds { uid: top.st_uid, gid: top.st_gid, supplementary: Vec::new() };
+    match ids.during(|| mount_over_itself(&place, more)) {
+        // Another user's supervisor has the ids of its cells already.
+        Err(Errno::EPERM) => Err(Errno::EACCES),
+        done => done,
+    }
+}
+
+/// Makes the nearest directory above `path` that can be reached read-only, with all in it: it is closed
+/// to cells, which may open it again if they own it.
+fn cover_closed(
+    root: &Path,
+    path: &Path,
+    closed: &mut BTreeSet<PathBuf>,
+) -> Result<(), (PathBuf, Errno)> {
+    let above = path.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());
+    for directory in above {
+        if closed.contains(directory) {
+            return Ok(());
+        }
+        match cover_one(root, directory, attribute::RDONLY) {
+            Ok(()) => {
+                closed.insert(directory.to_owned());
+                return Ok(());
+            }
+            Err(Errno::EACCES) => {}
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
+            Err(errno) => return Err((root.join(directory), errno)),
+        }
+    }
+    Err((root.join(path), Errno::EACCES))
 }
 
 fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
