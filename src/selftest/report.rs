@@ -94,17 +94,7 @@ impl ReportLine {
 /// Returns the report for people: attacks that were not held, then the table, then the reasons for
 /// unproven controls.
 pub fn lines(results: &[AttackResult]) -> Vec<ReportLine> {
-    let mut lines = Vec::new();
-    for one in results {
-        let (mark, seen) = match &one.verdict {
-            AttackVerdict::Held { .. } | AttackVerdict::NotApplicable { .. } => continue,
-            AttackVerdict::Breach { seen } => (Mark::Breach, seen.clone()),
-            AttackVerdict::Known { seen, why } => (Mark::Known, format!("{seen}: {why}")),
-            AttackVerdict::NoVerdict { seen } => (Mark::NoVerdict, seen.clone()),
-        };
-        lines.push(ReportLine { mark: Some(mark), text: format!(" {}  {}", one.id, one.title) });
-        lines.extend(seen.lines().map(|line| ReportLine::plain(format!("           {line}"))));
-    }
+    let mut lines: Vec<ReportLine> = results.iter().flat_map(observed).collect();
     if !lines.is_empty() {
         lines.push(ReportLine::plain(""));
     }
@@ -116,6 +106,41 @@ pub fn lines(results: &[AttackResult]) -> Vec<ReportLine> {
     lines.push(ReportLine::plain(Count::of_results(results).row("all")));
     lines.extend(unshown(results));
     lines.extend(not_tried(results));
+    lines
+}
+
+/// Returns what was seen of an attack that was not held, below its title; no line for the others.
+fn observed(result: &AttackResult) -> Vec<ReportLine> {
+    let (mark, seen) = match &result.verdict {
+        AttackVerdict::Held { .. } | AttackVerdict::NotApplicable { .. } => return Vec::new(),
+        AttackVerdict::Breach { seen } => (Mark::Breach, seen.clone()),
+        AttackVerdict::Known { seen, why } => (Mark::Known, format!("{seen}: {why}")),
+        AttackVerdict::NoVerdict { seen } => (Mark::NoVerdict, seen.clone()),
+    };
+    let title = ReportLine { mark: Some(mark), text: format!(" {}  {}", result.id, result.title) };
+    let seen = seen.lines().map(|line| ReportLine::plain(format!("           {line}")));
+    std::iter::once(title).chain(seen).collect()
+}
+
+/// Returns the report for a log: the attacks because of which the exit code is not 0, and their number of `tried`;
+/// no line if there is none.
+pub fn failures<'a>(
+    results: impl IntoIterator<Item = &'a AttackResult>,
+    tried: usize,
+) -> Vec<ReportLine> {
+    let is_failure = |result: &&AttackResult| {
+        matches!(result.verdict, AttackVerdict::Breach { .. } | AttackVerdict::NoVerdict { .. })
+    };
+    let failed: Vec<_> = results.into_iter().filter(is_failure).collect();
+    if failed.is_empty() {
+        return Vec::new();
+    }
+    let count = Count::of_results(failed.iter().copied());
+    let mut lines: Vec<_> = failed.into_iter().flat_map(observed).collect();
+    lines.push(ReportLine::plain(format!(
+        "selftest: of {tried} attacks, {} got through, and {} showed nothing either way",
+        count.breaches, count.no_verdict
+    )));
     lines
 }
 

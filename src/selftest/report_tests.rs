@@ -58,6 +58,26 @@ fn attacks_that_are_not_held_are_listed_before_the_table() {
 }
 
 #[test]
+fn a_log_has_the_failures_and_their_number_and_nothing_of_a_pass() {
+    let results = four();
+    let text = |lines: Vec<ReportLine>| -> Vec<String> {
+        let word = |mark: Option<Mark>| mark.map(Mark::word).unwrap_or_default();
+        lines.into_iter().map(|line| format!("{}{}", word(line.mark), line.text)).collect()
+    };
+    let expected = [
+        "BREACH     F3  title of F3",
+        "           `<a&b>\"\u{7}`",
+        "NO VERDICT F4  title of F4",
+        "           `<a&b>\"\u{7}`",
+        "selftest: of 6 attacks, 1 got through, and 1 showed nothing either way",
+    ];
+    assert_eq!(text(failures(&results, results.len())), expected);
+    // Held, known and not applicable ones are no failures.
+    let passed = results.iter().filter(|one| one.id != "F3" && one.id != "F4");
+    assert_eq!(failures(passed, 6), []);
+}
+
+#[test]
 fn each_reason_for_unproven_controls_is_listed_once_with_its_attacks() {
     let held = |at: usize, why: &str| {
         one(&format!("F{at:02}"), AttackVerdict::Held { unshown: Some(why.to_owned()) })

@@ -208,7 +208,7 @@ fn reports_agree(caller: &Caller) -> Check {
     let report: Value = serde_json::from_str(&output.stdout)?;
     let counts = ["held", "breaches", "no_verdict"].map(|name| report.get(name).cloned());
     equal("json", counts, [2, 0, 0].map(|count| Some(Value::from(count))))?;
-    equal("code", output.code, 0)?;
+    equal("code and log", (output.code, output.stderr.as_str()), (0, ""))?;
     let junit = std::fs::read_to_string(&file)?;
     holds(
         "junit",
@@ -217,7 +217,21 @@ fn reports_agree(caller: &Caller) -> Check {
     )?;
     let output = Finished::run(caller.cofferdam(&["selftest", "F01", "P01"]), whole())?;
     let last = output.stdout.lines().last().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    equal("table", last, Some(vec!["all", "2", "0", "0", "0", "0", "0"]))
+    equal("table", last, Some(vec!["all", "2", "0", "0", "0", "0", "0"]))?;
+    failures_are_in_the_log(caller)
+}
+
+/// The JSON object is on standard output, and what failed is in plain words on standard error.
+fn failures_are_in_the_log(caller: &Caller) -> Check {
+    let attack = ["selftest", "--json", "--target", "env", "F01"];
+    let output = Finished::run(caller.cofferdam(&attack), whole())?;
+    let report: Value = serde_json::from_str(&output.stdout)?;
+    equal("breaches", report.get("breaches"), Some(&Value::from(1)))?;
+    let log: Vec<&str> = output.stderr.lines().collect();
+    let first = log.first().copied().unwrap_or_default();
+    holds("the attack", &output, first.starts_with("BREACH     F01  "))?;
+    let last = "selftest: of 1 attacks, 1 got through, and 0 showed nothing either way";
+    equal("its count", (output.code, log.last().copied()), (1, Some(last)))
 }
 
 fn unknown(caller: &Caller) -> Check {

@@ -183,10 +183,17 @@ fn judged(
         report::lines(&results).iter().map(|line| shown(line, colour)).collect()
     };
     print_out(&text)?;
-    match baseline {
-        None => Ok(report::Count::of_results(&results).exit_code()),
-        Some(baseline) => Ok(compared(&baseline, &results)),
+    let counted = match baseline {
+        None => results.iter().collect(),
+        Some(baseline) => worse(&baseline, &results),
+    };
+    if reports.json {
+        // The object is mostly written to a file, and a log shows standard error.
+        let colour = Colour::of_errors();
+        let failures = report::failures(counted.iter().copied(), results.len());
+        failures.iter().for_each(|line| eprint!("{}", shown(line, colour)));
     }
+    Ok(report::Count::of_results(counted).exit_code())
 }
 
 /// Describes the run; the time is that of its end. `typed` is the target as typed.
@@ -285,8 +292,8 @@ fn earlier(file: &Path) -> Result<Baseline, CliError> {
     Baseline::parse(&text).map_err(failed)
 }
 
-/// Reports on standard error what is worse than the baseline. Returns the exit code.
-fn compared(baseline: &Baseline, results: &[AttackResult]) -> u8 {
+/// Reports on standard error what is worse than the baseline, and returns these results.
+fn worse<'r>(baseline: &Baseline, results: &'r [AttackResult]) -> Vec<&'r AttackResult> {
     let VerdictChanges { worse, new } = baseline.changes(results);
     let list = |what: &str, ids: &[&str]| {
         if !ids.is_empty() {
@@ -295,8 +302,7 @@ fn compared(baseline: &Baseline, results: &[AttackResult]) -> u8 {
     };
     list("worse than the baseline", &worse);
     list("not held, and not in the baseline", &new);
-    let worse = results.iter().filter(|one| worse.contains(&one.id.as_str()));
-    report::Count::of_results(worse).exit_code()
+    results.iter().filter(|one| worse.contains(&one.id.as_str())).collect()
 }
 
 /// Formats a line of the report. Observations may contain any bytes, so what a terminal acts on is escaped.
@@ -458,7 +464,8 @@ fn starts(bench: &Bench) -> Result<(), CliError> {
     if stdout == "EBADF" {
         return Ok(());
     }
-    Err(CliError::new(format!("selftest: the helper does not run there: {stdout} {stderr}"))
+    let printed = format!("{stdout} {stderr}");
+    Err(CliError::new(format!("selftest: the helper does not run there: {}", printed.trim()))
         .with_hint("cofferdam doctor names the remedy; another sandbox must let {probe} in")
         .with_code(UNAVAILABLE))
 }
