@@ -28,7 +28,7 @@ NETWORK_NEEDS := ip:iproute2 setpriv:util-linux openssl:openssl python3:python3 
 	go:golang-go ssh:openssh-client /usr/sbin/sshd:openssh-server psql:postgresql-client pg_createcluster:postgresql gpg:gnupg chromium:chromium \
 	certutil:libnss3-tools gnutls-cli:gnutls-bin javac:default-jdk-headless
 DIST_NEEDS    := python3:python3 strip:binutils xz:xz-utils
-PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 setpriv:util-linux podman:podman runc:runc newuidmap:uidmap \
+PACKAGE_NEEDS := debootstrap:debootstrap node:nodejs npm:npm python3:python3 setpriv:util-linux ip:iproute2 podman:podman runc:runc newuidmap:uidmap \
 	makepkg:makepkg pacman:pacman-package-manager bsdtar:libarchive-tools nix-instantiate:nix-bin ruby:ruby lintian:lintian rpmlint:rpmlint
 KERNELS      ?= 6.1 6.12
 
