@@ -176,7 +176,7 @@ pub fn not_applicable(
     Some(AttackVerdict::NotApplicable { why: reason })
 }
 
-/// Beginning of the reason for an attack that needs a program which is absent.
+/// Beginning of the reason for an attack that needs something which is absent.
 pub(crate) const NOT_TRIED: &str = "not tried: ";
 
 /// Returns the verdict on an attack whose control needs a program that this machine lacks.
@@ -315,6 +315,12 @@ fn is_answered_first(probe: &Attack, shown: &ControlResult, seen: &Observed) -> 
         }
         ControlResult::Yes | ControlResult::NotHere(_) | ControlResult::Failed(_) => false,
     }
+}
+
+/// Returns true if a filter around this process, such as a container engine's, may have given the answer: an attack
+/// without a control cannot know which filter did.
+pub(crate) fn may_be_outer(probe: &Attack, outer: OuterFilter, seen: &Observed) -> bool {
+    outer == OuterFilter::Some && seen.hits.is_empty() && is_held(&probe.elsewhere, &seen.ran)
 }
 
 fn is_held(texts: &[String], ran: &Ran) -> bool {

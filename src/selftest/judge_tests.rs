@@ -238,3 +238,17 @@ fn a_call_of_another_architecture_alone_is_not_applicable() {
     // A typing error in the corpus: the helper makes no attempt, and there is no verdict.
     assert_eq!(judge("{probe} call @opennat 1"), None);
 }
+
+#[test]
+fn only_an_answer_of_other_sandboxes_below_a_filter_may_be_the_filters() {
+    let hit = Observed { hits: vec!["a file was read".to_owned()], ..seen("ENOSYS", 0) };
+    let cases = [
+        (OuterFilter::Some, seen("ENOSYS", 0), true),
+        (OuterFilter::None, seen("ENOSYS", 0), false),
+        (OuterFilter::Some, seen("0", 0), false),
+        (OuterFilter::Some, hit, false),
+    ];
+    for (outer, seen, expected) in cases {
+        assert_eq!(may_be_outer(&probe(), outer, &seen), expected, "{outer:?} {seen:?}");
+    }
+}

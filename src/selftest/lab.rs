@@ -179,12 +179,15 @@ fn enter() -> io::Result<()> {
     }
     let mut resolver = tempfile::NamedTempFile::new()?;
     writeln!(resolver, "nameserver {RESOLVER}")?;
-    let target = std::fs::canonicalize("/etc/resolv.conf")?;
+    let target = std::fs::canonicalize(RESOLVERS)
+        .map_err(|error| io::Error::new(error.kind(), format!("{RESOLVERS}: {error}")))?;
     mount(Some(resolver.path()), &target, NONE, MsFlags::MS_BIND, NONE)?;
     sys::net::loopback_up()?;
     Ok(())
 }
 
+/// Absent in a container without a network.
+const RESOLVERS: &str = "/etc/resolv.conf";
 const NONE: Option<&str> = None;
 
 /// Makes a root with the same directories that this user owns: the owner of the host's root is not

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::corpus::{Attack, ControlMode, NAMESPACES_PROGRAM, Network, StartMode};
-use super::judge::{Isolation, Memory, OuterFilter, Target};
+use super::judge::{Isolation, Memory, NOT_TRIED, OuterFilter, Target};
 use super::mcp_client::Surroundings;
 use super::run_result::{Ran, RunEnd};
 use super::served::{ServerPlace, ToolServer};
@@ -161,7 +161,8 @@ impl Bench {
         let Some((program, rest)) = words.split_first() else { return Ok(None) };
         let output = Command::new(program).args(rest).stdin(Stdio::null()).output()?;
         let reason = String::from_utf8_lossy(&output.stderr);
-        Ok((!output.status.success()).then(|| reason.trim().to_owned()))
+        let reason = reason.trim().trim_start_matches("cofferdam: selftest: ");
+        Ok((!output.status.success()).then(|| format!("{NOT_TRIED}{reason}")))
     }
 
     /// Runs the control: the same attack without the sandbox.

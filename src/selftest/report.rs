@@ -162,7 +162,7 @@ fn unshown(results: &[AttackResult]) -> Vec<ReportLine> {
     listed(&head, reasons)
 }
 
-/// Lists the attacks that need a program which is absent.
+/// Lists the attacks that need something which is absent.
 fn not_tried(results: &[AttackResult]) -> Vec<ReportLine> {
     let reasons = results.iter().filter_map(|one| {
         let AttackVerdict::NotApplicable { why } = &one.verdict else { return None };
