@@ -21,7 +21,7 @@ bring() {
     https://*) curl --fail --silent --show-error --location --proto '=https' --tlsv1.2 --output "$work/$1" "$from/$1" ||
         fail "$from/$1 cannot be had" ;;
     *://*) fail "$from is no https address" ;;
-    *) cp "$from/$1" "$work/$1" || fail "$from/$1 cannot be read" ;;
+    *) cp "$from/$1" "$work/$1" || fail "$from/$1 cannot be read" "--from names the place of a release's files" ;;
     esac
 }
 
@@ -42,6 +42,7 @@ uninstall() {
 from=$(cd "$(dirname "$0")" && pwd)
 prefix=${HOME:?}/.local
 action=install
+usage='sh install.sh [--from DIRECTORY|URL] [--prefix DIRECTORY] [--uninstall]'
 while [ $# -gt 0 ]; do
     case $1 in
     --from | --prefix)
@@ -56,12 +57,25 @@ while [ $# -gt 0 ]; do
         action=uninstall
         shift
         ;;
-    *) fail "unknown argument $1" "sh install.sh [--from DIRECTORY|URL] [--prefix DIRECTORY] [--uninstall]" ;;
+    -h | --help)
+        echo "usage: $usage"
+        exit 0
+        ;;
+    *) fail "unknown argument $1" "$usage" ;;
     esac
 done
+case $prefix in
+/*) ;;
+*) prefix=$PWD/$prefix ;;
+esac
 if [ "$action" = uninstall ]; then
     uninstall
     echo "cofferdam was removed from $prefix"
+    # Layers may have changes that were not applied yet.
+    for left in "${XDG_CONFIG_HOME:-$HOME/.config}/cofferdam" "${XDG_STATE_HOME:-$HOME/.local/state}/cofferdam" \
+        "${XDG_CACHE_HOME:-$HOME/.cache}/cofferdam-caches"; do
+        [ ! -e "$left" ] || echo "hint: $left is yours and was left"
+    done
     exit 0
 fi
 
@@ -98,7 +112,7 @@ cp "$work/installed" "$list"
 echo "cofferdam is installed as $prefix/bin/cofferdam"
 case :$PATH: in
 *:$prefix/bin:*) ;;
-*) echo "hint: add $prefix/bin to PATH" ;;
+*) echo "hint: add it to PATH: export PATH=\"$prefix/bin:\$PATH\"" ;;
 esac
 command -v bash >/dev/null || echo "hint: cells need bash"
 command -v bc >/dev/null || echo "hint: the calculator needs bc"
