@@ -26,6 +26,13 @@ type MakeDoor<H> = Box<dyn Fn(&Client) -> Door<H> + Send + Sync>;
 /// A client, and the door that it had.
 pub(crate) type RemovedDoor<H> = (Principal, Arc<Door<H>>);
 
+/// The door of a client.
+pub(crate) struct Entry<H> {
+    pub door: Arc<Door<H>>,
+    /// The one that made room for it.
+    pub removed: Option<RemovedDoor<H>>,
+}
+
 /// Doors by their clients.
 pub(crate) struct Doors<H> {
     make: MakeDoor<H>,
@@ -79,22 +86,18 @@ impl<H> Doors<H> {
         removed
     }
 
-    /// Returns the door of a client that was found by its credentials, and the one that made room for
-    /// it, if any.
+    /// Returns the door of a client that was found by its credentials.
     ///
     /// # Errors
     /// There are too many clients at once.
-    pub(crate) fn get(
-        &self,
-        client: &Client,
-    ) -> Result<(Arc<Door<H>>, Option<RemovedDoor<H>>), Refusal> {
+    pub(crate) fn get(&self, client: &Client) -> Result<Entry<H>, Refusal> {
         let mut open = self.open();
         let key = (client.principal.clone(), client.rights);
         if let Some(known) = open.get_mut(&key) {
             known.used = Instant::now();
             // An option without a time is the least.
             known.until = known.until.max(client.until);
-            return Ok((Arc::clone(&known.door), None));
+            return Ok(Entry { door: Arc::clone(&known.door), removed: None });
         }
         let mut removed = None;
         // Clients of the configuration take no door from subjects.
@@ -110,7 +113,7 @@ impl<H> Doors<H> {
             until: client.until,
         };
         open.insert(key, made);
-        Ok((door, removed))
+        Ok(Entry { door, removed })
     }
 
     /// Removes and returns the doors of subjects whose access tokens have expired by `now`.

@@ -196,9 +196,9 @@ impl<H: ServerHandler + Clone + Send + Sync + 'static> Guard<H> {
 
     /// Returns the door of a client. Another one that makes room for it is closed.
     fn door(&self, client: &Client) -> Result<Arc<Door<H>>, Refusal> {
-        let (door, removed) = self.doors.get(client)?;
-        self.close(removed.into_iter().collect());
-        Ok(door)
+        let entry = self.doors.get(client)?;
+        self.close(entry.removed.into_iter().collect());
+        Ok(entry.door)
     }
 
     /// Reports to a load balancer without a token whether calls are taken.
