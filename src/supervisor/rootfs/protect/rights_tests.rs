@@ -209,7 +209,7 @@ fn what_is_named_in_a_grant_is_guarded_below_directories_that_its_owner_cannot_e
     // In the grant, a cell has closed the directory.
     let inside = world.project_at("closed/deep/project", |world| {
         let tools = world.at("closed/deep/project/tools");
-        fs::set_permissions(tools, Permissions::from_mode(0))
+        fs::set_permissions(tools, Permissions::from_mode(0o000))
     })?;
     assert_eq!(inside, open);
     Ok(())
