@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 
+use super::budget::Extent;
 use super::grammar::Whole;
 use super::reader::{FileSettings, MAX_TEXT, Reader, Variable};
 use super::rights::Rights;
-use super::scan::{Extent, Repository, Scan, sorted};
+use super::scan::{Repository, Scan, sorted};
 use super::settings::{Meaning, named_by};
 use super::tree::{Content, GrantPath, Kind, Named, Target, path_of};
 use model::accounts;

@@ -9,14 +9,17 @@
 //! creation.
 //!
 //! `main` searches once for all cells ([`scan`]); the supervisor mounts. `scan` walks through a
-//! directory, `repository` knows the files that git obeys in its own directories, `configured`
-//! those that a configuration names and `settings` the keys that do so, `grammar` knows how it is
-//! written, and `reader` is the process that parses it. `lookups` finds where such names lead, and
-//! `rights` knows whose rights a lookup has. `guarded` has the result and its mounts.
+//! directory within a `budget`, `guards` covers what it finds, `repository` knows the files that git
+//! obeys in its own directories, `configured` those that a configuration names and `settings` the
+//! keys that do so, `grammar` knows how it is written, and `reader` is the process that parses it.
+//! `lookups` finds where such names lead, and `rights` knows whose rights a lookup has. `guarded` has
+//! the result and its mounts.
 
+mod budget;
 mod configured;
 pub mod grammar;
 mod guarded;
+mod guards;
 mod lookups;
 mod reader;
 mod repository;
@@ -27,8 +30,9 @@ mod tree;
 
 use nix::errno::Errno;
 
+use self::budget::Extent;
 pub use self::guarded::GuardedPaths;
-use self::scan::{Extent, Scan};
+use self::scan::Scan;
 use self::tree::Trees;
 use crate::rootfs::error::GrantError;
 use crate::rootfs::granted::Granted;

@@ -8,9 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
+use super::budget::Extent;
 use super::configured::expanded;
 use super::rights::Rights;
-use super::scan::{Extent, Scan};
+use super::scan::Scan;
 use super::tree::Trees;
 use super::*;
 use model::accounts;

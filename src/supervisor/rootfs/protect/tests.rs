@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use super::guarded::quoted;
-use super::scan::Budget;
 use super::*;
 use crate::patience::soon;
 use crate::rootfs::granted::{FileId, Granted};
