@@ -75,7 +75,7 @@ impl IdMap {
         std::fs::read_to_string("/proc/self/gid_map").map(|text| Self::parse(&text))
     }
 
-    pub(crate) fn parse(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         Self(extents(text))
     }
 

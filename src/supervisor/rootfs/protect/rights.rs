@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use nix::errno::Errno;
 use nix::sys::prctl;
 
-use crate::boot::idmap::IdMap;
 use cell::file_ids::FileIds;
 use model::accounts;
 use sys::process::{self, Dumpable};
@@ -46,8 +45,8 @@ impl Rights {
 #[derive(Debug, Default)]
 pub(crate) struct Users {
     user: OnceCell<u32>,
-    /// The ids of this user namespace; `None` if they are not known.
-    ids: OnceCell<Option<IdMap>>,
+    /// True if this user namespace has the overflow id, or if its ids are not known.
+    has_overflow: OnceCell<bool>,
     known: RefCell<BTreeMap<u32, FileIds>>,
     /// True if a lookup with another user's rights was refused.
     is_refused: Cell<bool>,
@@ -74,8 +73,11 @@ impl Users {
     /// so that root takes fewer rights. It also does where the ids are not known. Rights that cannot
     /// be taken are refused, and that is reported.
     fn is_unmapped(&self, owner: u32) -> bool {
-        let ids = || self.ids.get_or_init(|| IdMap::of_this_process().ok());
-        owner == OVERFLOW && ids().as_ref().is_some_and(|ids| !ids.covers(OVERFLOW, 1))
+        let read = || {
+            let map = std::fs::read_to_string("/proc/self/uid_map");
+            map.map_or(true, |map| has_overflow(&map))
+        };
+        owner == OVERFLOW && !*self.has_overflow.get_or_init(read)
     }
 
     /// Makes a lookup with these rights.
@@ -121,23 +123,33 @@ impl Users {
     }
 }
 
+/// Returns true if a map of ids has the overflow id (user_namespaces(7)).
+fn has_overflow(map: &str) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let first = numbers.next().and_then(Result::ok);
+        let length = numbers.nth(1).and_then(Result::ok);
+        let offset = first.and_then(|first| OVERFLOW.checked_sub(first));
+        offset.zip(length).is_some_and(|(offset, length)| offset < length)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_owner_with_the_overflow_id_is_a_user_where_the_namespace_has_that_id() {
-        let rights_in = |map: Option<&str>| {
+        let rights_in = |map: &str| {
             let users = Users { user: OnceCell::from(0), ..Users::default() };
-            assert_eq!(users.ids.set(map.map(IdMap::parse)), Ok(()));
+            assert_eq!(users.has_overflow.set(has_overflow(map)), Ok(()));
             users.rights_of(Rights::Own, OVERFLOW)
         };
         for map in ["0 1000 1", "0 100000 65534", "65535 0 10", ""] {
-            assert_eq!(rights_in(Some(map)), Rights::Own, "{map}");
+            assert_eq!(rights_in(map), Rights::Own, "{map}");
         }
-        let with_it = ["0 0 4294967295", "0 100000 65536", "0 1000 1\n1 100000 65536"];
-        for map in with_it.map(Some).into_iter().chain([None]) {
-            assert_eq!(rights_in(map), Rights::Of(OVERFLOW), "{map:?}");
+        for map in ["0 0 4294967295", "0 100000 65536", "0 1000 1\n1 100000 65536"] {
+            assert_eq!(rights_in(map), Rights::Of(OVERFLOW), "{map}");
         }
     }
 
