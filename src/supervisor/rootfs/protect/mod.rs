@@ -9,17 +9,15 @@
 //! creation.
 //!
 //! `main` searches once for all cells ([`scan`]); the supervisor mounts. `scan` walks through a
-//! directory within a `budget`, `guards` covers what it finds, `repository` knows the files that git
-//! obeys in its own directories, `configured` those that a configuration names and `settings` the
-//! keys that do so, `grammar` knows how it is written, and `reader` is the process that parses it.
-//! `lookups` finds where such names lead, and `rights` knows whose rights a lookup has. `guarded` has
-//! the result and its mounts.
+//! directory within a `budget`, `repository` knows the files that git obeys in its own directories,
+//! `configured` those that a configuration names and `settings` the keys that do so, `grammar` knows
+//! how it is written, and `reader` is the process that parses it. `lookups` finds where such names
+//! lead, and `rights` knows whose rights a lookup has. `guarded` has the result and its mounts.
 
 mod budget;
 mod configured;
 pub mod grammar;
 mod guarded;
-mod guards;
 mod lookups;
 mod reader;
 mod repository;
