@@ -123,7 +123,7 @@ fn observed(result: &AttackResult) -> Vec<ReportLine> {
 }
 
 /// Returns the report for a log: the attacks because of which the exit code is not 0, and their number of `tried`;
-/// no line if there is none.
+/// no line if every one held.
 pub fn failures<'a>(
     results: impl IntoIterator<Item = &'a AttackResult>,
     tried: usize,
