@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::support::{Caller, Check, Failed, Finished, For, Part, Who, equal, holds, patience};
+use crate::support::{Caller, Check, Failed, Finished, For, Need, Part, Who, equal, holds, patience};
 use selftest::corpus::corpus;
 use serde_json::Value;
 
@@ -88,7 +88,8 @@ fn is_held(caller: &Caller, id: &str) -> Check {
             let must_run = std::env::var_os("COFFERDAM_MUST_RUN").is_some();
             // Take it on other processors than x86, on which every attack has its calls.
             let is_of_x86 = cfg!(not(target_arch = "x86_64")) && text("why").starts_with(NO_CALL);
-            OF_THE_OTHER.contains(&text("why")) || is_of_x86 || !must_run
+            let is_without_node = Need::Node.is_excused() && text("why").contains(WITHOUT_NODE);
+            OF_THE_OTHER.contains(&text("why")) || is_of_x86 || is_without_node || !must_run
         }
         _ => false,
     };
@@ -97,6 +98,9 @@ fn is_held(caller: &Caller, id: &str) -> Check {
 
 /// Reasons why an attack does not apply to this caller. Any other reason is something that the machine lacks.
 const OF_THE_OTHER: [&str; 2] = ["for root only", "for ordinary users only"];
+
+/// In the reason for an attack by Node on a machine without it.
+const WITHOUT_NODE: &str = "its control needs `node`, which this machine lacks";
 
 /// Beginning of the reason for an attack whose call another architecture has.
 const NO_CALL: &str = "processors of this kind have no call";
