@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::support::{Caller, Check, Failed, Finished, For, Need, Part, Who, equal, holds, patience};
+use crate::support::{
+    Caller, Check, Failed, Finished, For, Need, Part, Who, equal, holds, patience,
+};
 use selftest::corpus::corpus;
 use serde_json::Value;
 
