@@ -1,11 +1,14 @@
 //! Directories of a granted directory that the supervisor may not search, and cells may or may not.
 
-use crate::support::{Caller, Check, Claim, For, Need, USER, claim, holds};
+use crate::support::{Caller, Check, Claim, For, Need, USER, Who, claim, equal, holds};
 
-pub const CLAIMS: &[Claim] =
-    &[claim("a_directory_of_a_group_without_an_id_hides_nothing_from_the_guard", of_a_group)
+pub const CLAIMS: &[Claim] = &[
+    claim("a_directory_of_a_group_without_an_id_hides_nothing_from_the_guard", of_a_group)
         .only(For::Root)
-        .needs(&[Need::Git])];
+        .needs(&[Need::Git]),
+    claim("what_the_host_obeys_stays_guarded_when_a_cell_closes_a_directory", by_a_cell)
+        .needs(&[Need::Git]),
+];
 
 /// No capability of the supervisor's namespace covers a directory of such a group.
 fn of_a_group(caller: &Caller) -> Check {
@@ -28,6 +31,71 @@ fn of_a_group(caller: &Caller) -> Check {
         let output = caller.run(&["--rw", &path], &["bash", "-c", script])?;
         // The control: the rest of the grant is writable.
         holds(mode, &output, output.stderr.contains(refusal) && output.stdout == "wrote\n")?;
+    }
+    Ok(())
+}
+
+/// A cell closes a directory, and a later one opens it and writes what git on the host runs: a file
+/// named `hook`.
+fn by_a_cell(caller: &Caller) -> Check {
+    const REFUSED: &str = "is closed, even to its owner";
+    const READ_ONLY: &str = "Read-only file system";
+    let ways = [
+        ("its repository", "mkdir hk; git config core.hooksPath hk", ".git", "hk", REFUSED),
+        (
+            "a repository in it",
+            "git init -q sub; mkdir hk; git -C sub config core.hooksPath ../hk",
+            "sub/.git",
+            "hk",
+            REFUSED,
+        ),
+        ("above a command", "mkdir -p a/b; git config alias.x '!a/b/hook'", "a", "a/b", READ_ONLY),
+        (
+            "above a repository",
+            "mkdir a; git init -q a/sub; mkdir a/sub/hk; git -C a/sub config core.hooksPath hk",
+            "a",
+            "a/sub/hk",
+            READ_ONLY,
+        ),
+        (
+            "a repository's work tree",
+            "mkdir a; git init -q a/sub; mkdir a/sub/hk; git -C a/sub config core.hooksPath hk",
+            "a/sub",
+            "a/sub/hk",
+            READ_ONLY,
+        ),
+        (
+            "above an included file",
+            "mkdir -p cfg/in hk; git config -f cfg/in/inc core.hooksPath hk; git config include.path ../cfg/in/inc",
+            "cfg",
+            "hk",
+            REFUSED,
+        ),
+    ];
+    for (number, (name, made, closed, hooks, refusal)) in ways.into_iter().enumerate() {
+        let path = caller.directory(&format!("grant-{number}"))?.display().to_string();
+        let made = format!("set -e; umask 022; cd {path}; git init -q; {made}");
+        let made = caller.bash_outside(&made)?;
+        holds(name, &made, made.code == 0)?;
+        let cell = |script: &str| {
+            let script = format!("cd /workspace; {script}");
+            caller.run(&["--rw", &path], &["bash", "-c", &script])
+        };
+        let write = format!("chmod 755 {closed}; echo x > {hooks}/hook");
+        // The control: the guard holds while the directory is open.
+        let open = cell(&write)?;
+        holds(name, &open, open.code == 1)?;
+        let closing = cell(&format!("chmod 000 {closed} && echo closed"))?;
+        holds(name, &closing, closing.stdout == "closed\n")?;
+        let output = cell(&write)?;
+        if caller.who == Who::User {
+            holds(name, &output, output.code != 0 && output.stderr.contains(refusal))?;
+        }
+        let look = format!("cd {path}; chmod 755 {closed}; find . -name hook");
+        equal(name, caller.bash_outside(&look)?.stdout.as_str(), "")?;
+        // It is written to again once its owner has opened it.
+        let again = cell("echo x > free && echo wrote")?;
+        holds(name, &again, again.stdout == "wrote\n")?;
     }
     Ok(())
 }

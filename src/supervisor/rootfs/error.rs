@@ -79,6 +79,13 @@ pub enum GrantError {
         path.display()
     )]
     Special { path: PathBuf },
+    #[error(
+        "`{}` is closed, even to its owner, so what git's configuration in it names cannot be guarded\n\
+         hint: a command may have closed it: look into it, and open it: chmod u+rwx '{}'",
+        path.display(),
+        path.display()
+    )]
+    Closed { path: PathBuf },
     #[error("`{}` was replaced while it was being granted\nhint: start again", path.display())]
     Replaced { path: PathBuf },
     #[error(

@@ -4,11 +4,12 @@
 //! where they lead. A lookup on a network filesystem whose server is gone lasts for ever, so a
 //! process of which only the end is awaited makes the first one ([`bounded`]), and reads files there.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -57,13 +58,16 @@ const MADE_BY_KERNEL: [&str; 13] = [
     "sysfs",
 ];
 
+/// Maximum time for all answers: a filesystem that has used it up is asked no more.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
 /// Where the answers of a filesystem come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Local,
-    Kernel,
     /// A server or another program, which may not answer.
     Remote,
+    Kernel,
 }
 
 /// A mount in a line of mountinfo (proc_pid_mountinfo(5)).
@@ -81,6 +85,8 @@ pub(crate) struct HostMounts {
     answered: RefCell<BTreeSet<PathBuf>>,
     /// Mount points of those that did not answer.
     silent: RefCell<BTreeSet<PathBuf>>,
+    /// Time for which all answers were awaited.
+    waited: Cell<Duration>,
 }
 
 impl HostMounts {
@@ -90,7 +96,8 @@ impl HostMounts {
     /// ETIMEDOUT if the filesystem there does not answer.
     pub(crate) fn await_answer(&self, path: &Path) -> Result<(), Errno> {
         let Some(mount) = self.remote(path) else { return Ok(()) };
-        if self.answered.borrow().contains(path) {
+        let is_silent = self.silent.borrow().contains(&mount.point);
+        if !is_silent && self.answered.borrow().contains(path) {
             return Ok(());
         }
         self.asked(mount, || bounded::look_up(&c_path(path)?))?;
@@ -136,8 +143,11 @@ impl HostMounts {
         if self.silent.borrow().contains(&mount.point) {
             return Err(Errno::ETIMEDOUT);
         }
+        let start = Instant::now();
         let answer = ask();
-        if matches!(answer, Err(Errno::ETIMEDOUT)) {
+        let waited = self.waited.get().saturating_add(start.elapsed());
+        self.waited.set(waited);
+        if matches!(answer, Err(Errno::ETIMEDOUT)) || waited > MAX_WAIT {
             self.silent.borrow_mut().insert(mount.point.clone());
         }
         answer
@@ -217,7 +227,18 @@ mod tests {
         assert_eq!(mounts.await_answer(Path::new("/usr/missing")), Ok(()));
         assert!(mounts.silent.borrow().is_empty());
         mounts.silent.borrow_mut().insert(PathBuf::from("/"));
-        assert_eq!(mounts.await_answer(Path::new("/usr/missing")), Ok(()));
-        assert_eq!(mounts.await_answer(Path::new("/usr")), Err(Errno::ETIMEDOUT));
+        for path in ["/usr/missing", "/usr"] {
+            assert_eq!(mounts.await_answer(Path::new(path)), Err(Errno::ETIMEDOUT));
+        }
+    }
+
+    #[test]
+    fn a_filesystem_that_is_slow_each_time_is_asked_no_more() {
+        let mounts = HostMounts::default();
+        let mount = Mount { point: PathBuf::from("/slow"), source: Source::Remote };
+        assert_eq!(mounts.asked(&mount, || Ok(1)), Ok(1));
+        mounts.waited.set(MAX_WAIT);
+        assert_eq!(mounts.asked(&mount, || Ok(2)), Ok(2));
+        assert_eq!(mounts.asked(&mount, || Ok(3)), Err(Errno::ETIMEDOUT));
     }
 }

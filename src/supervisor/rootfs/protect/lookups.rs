@@ -45,6 +45,12 @@ impl Scan {
         let resolution = self.trees.follow(named);
         self.budget.spend(resolution.components);
         self.note_refused(|scan| scan.nearest(named.from));
+        if self.trees.take_unanswered() {
+            let origin = self.nearest(named.from);
+            let reason =
+                "names a path on a filesystem that did not answer: what it leads to is not guarded";
+            self.note_unseen(&origin, reason);
+        }
         resolution
     }
 

@@ -40,7 +40,8 @@ use model::job::Access;
 /// Returns the result for each of `granted`.
 ///
 /// # Errors
-/// A directory cannot be opened, so that nothing in it would be guarded.
+/// A directory cannot be opened, so that nothing in it would be guarded; or one in it that has a
+/// configuration of git.
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     scan_extent(granted, Extent::InTime)
 }
@@ -84,6 +85,13 @@ fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>,
     // An apply makes new files, so that it does not write through other names of a guarded one.
     if extent == Extent::InTime {
         scan.other_names();
+    }
+    scan.closed_directories();
+    if let Some(closed) = &scan.refused {
+        let directory = indices.get(closed.tree).and_then(|index| granted.get(*index));
+        if directory.is_some_and(|directory| directory.access != Access::Unguarded) {
+            return Err(GrantError::Closed { path: scan.trees.host(closed) });
+        }
     }
     for (index, guarded) in indices.into_iter().zip(scan.guarded) {
         if let Some(entry) = all.get_mut(index) {

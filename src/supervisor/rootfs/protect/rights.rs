@@ -50,6 +50,8 @@ pub(crate) struct Users {
     known: RefCell<BTreeMap<u32, FileIds>>,
     /// True if a lookup with another user's rights was refused.
     is_refused: Cell<bool>,
+    /// Those of the lookup that is being made.
+    acting: Cell<Rights>,
 }
 
 impl Users {
@@ -90,11 +92,18 @@ impl Users {
         look_up: impl FnOnce() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let Rights::Of(uid) = rights else { return look_up() };
+        let before = self.acting.replace(rights);
         let done = self.as_user(uid, look_up);
+        self.acting.set(before);
         if matches!(done, Err(Errno::EACCES | Errno::EPERM)) {
             self.is_refused.set(true);
         }
         done
+    }
+
+    /// Returns the rights of the lookup that is being made.
+    pub(crate) fn acting(&self) -> Rights {
+        self.acting.get()
     }
 
     /// Returns true if a lookup was refused since the last call: root could have followed the path.

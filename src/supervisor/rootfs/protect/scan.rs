@@ -27,6 +27,8 @@ const WALK_TIME: Duration = Duration::from_millis(150);
 const TOP_TIME: Duration = Duration::from_millis(50);
 /// Maximum number of names that are looked up in directories that were not listed.
 const MAX_NAMES: usize = 50_000;
+/// Maximum number of closed directories, each of which has a mount.
+const MAX_CLOSED: usize = 64;
 /// Maximum number of paths that are guarded by name: each is compared with every name that a cell
 /// makes.
 const MAX_NAMED: usize = 1_000;
@@ -56,6 +58,8 @@ pub(crate) struct Scan {
     pub is_for_all_guarded: bool,
     /// Configuration files that were already read with these rights, shared between repositories.
     pub known: BTreeMap<(PathBuf, Rights), FileSettings>,
+    /// A closed directory with a configuration of git, or one of too many.
+    pub refused: Option<GrantPath>,
 }
 
 /// A repository's directory, and the directories from which its hooks are run, as resolved paths of
@@ -86,6 +90,7 @@ impl Scan {
             for_all,
             is_for_all_guarded: false,
             known: BTreeMap::new(),
+            refused: None,
         }
     }
 
@@ -309,6 +314,25 @@ impl Scan {
         if self.extent == Extent::Whole && (is_own || git != Err(Errno::ENOENT)) {
             self.note_unseen(directory, "cannot be listed");
         }
+    }
+
+    /// Makes directories read-only that keep this process out and that a cell can open again: what the
+    /// host obeys in them is not known.
+    pub(crate) fn closed_directories(&mut self) {
+        let closed = self.trees.take_closed();
+        if closed.len() > MAX_CLOSED {
+            self.refuse(closed.first().cloned());
+        }
+        for place in closed {
+            self.cover(&place);
+            let reason = "is closed: it is read-only, and what a configuration in it names elsewhere is not guarded";
+            self.note_unseen(&place, reason);
+        }
+    }
+
+    /// Refuses the granted directory because of a closed directory in it, if any.
+    pub(crate) fn refuse(&mut self, closed: Option<GrantPath>) {
+        self.refused = self.refused.take().or(closed);
     }
 
     /// Returns true if the budget is exhausted.

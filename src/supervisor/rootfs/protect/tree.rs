@@ -1,7 +1,7 @@
 //! Reads granted directories before a start, through held descriptors and without following links.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -116,6 +116,10 @@ pub(crate) struct Trees {
     users: Users,
     /// Rights for what is named in directories that were asked for.
     directories: RefCell<BTreeMap<PathBuf, Rights>>,
+    /// Paths in granted directories to which access was denied, and whose lookups these were.
+    denied: RefCell<BTreeSet<(PathBuf, Rights)>>,
+    /// True if a path of the host could not be followed because a filesystem gave no answer.
+    is_unanswered: Cell<bool>,
 }
 
 impl Trees {
@@ -175,7 +179,53 @@ impl Trees {
         if follow == Follow::Nothing {
             self.mounts.await_answer(host)?;
         }
-        lookup::open(directory, &path, flags, 0, follow)
+        let opened = lookup::open(directory, &path, flags, 0, follow);
+        if follow == Follow::Below && opened.as_ref().is_err_and(|errno| *errno == Errno::EACCES) {
+            self.denied.borrow_mut().insert((host.to_owned(), self.users.acting()));
+        }
+        opened
+    }
+
+    /// Returns the directories that kept a lookup out, and that its user owns: a cell may have closed
+    /// them, and can open them again.
+    pub(crate) fn take_closed(&self) -> BTreeSet<GrantPath> {
+        let denied = self.denied.take();
+        let closed = denied.iter().filter_map(|(path, rights)| self.closed(path, *rights, true));
+        let closed = closed.collect();
+        // Looking at them was denied again.
+        self.denied.take();
+        closed
+    }
+
+    /// Returns the closed directory that keeps a lookup of `path` out, as with [`Self::take_closed`].
+    pub(crate) fn closed_above(&self, path: &Path, rights: Rights) -> Option<GrantPath> {
+        self.closed(path, rights, false)
+    }
+
+    /// `is_denied` says that `path` was denied, and not only found.
+    fn closed(&self, path: &Path, rights: Rights, mut is_denied: bool) -> Option<GrantPath> {
+        let mut reached = |at: &Path| match self.users.with(rights, || self.stat(at)) {
+            Ok((_, status)) => Some((at.to_owned(), status)),
+            Err(errno) => {
+                is_denied |= errno == Errno::EACCES;
+                None
+            }
+        };
+        let (at, status) = path.ancestors().find_map(&mut reached)?;
+        // That is noted where it was looked up first.
+        self.users.take_refused();
+        let place = self.locate(&at).filter(|place| !place.path.as_os_str().is_empty())?;
+        let user = match rights {
+            Rights::Own => self.user(),
+            Rights::Of(user) => user,
+        };
+        let is_own = user == 0 || status.st_uid == user;
+        (is_denied && is_own && kind(&status) == Kind::Directory).then_some(place)
+    }
+
+    /// Returns true if a path of the host got no answer since the last call.
+    pub(crate) fn take_unanswered(&self) -> bool {
+        self.is_unanswered.take()
     }
 
     /// Returns the directory from which a resolved path is opened, the rest of the path, and what is
@@ -406,7 +456,12 @@ impl Trees {
                 closed.map_or(Target::Unresolved, |place| Target::InGrant(place, Kind::Directory))
             }
             (Some(_), _) => Target::Unresolved,
-            (None, _) => Target::Outside(next),
+            (None, errno) => {
+                use Errno::{EACCES, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EPERM};
+                let answers = [EACCES, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, EPERM];
+                self.is_unanswered.set(self.is_unanswered.get() || !answers.contains(&errno));
+                Target::Outside(next)
+            }
         }
     }
 }
