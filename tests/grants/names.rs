@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{CALLS, Caller, Check, Claim, Finished, Need, claim, equal, holds};
+use crate::support::{CALLS, Caller, Check, Claim, Finished, For, Need, claim, equal, holds};
 use serde_json::Value;
 
 pub const CLAIMS: &[Claim] = &[
@@ -12,7 +12,9 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
     claim("missing_parts_of_a_repository_cannot_be_created", parts).needs(&[Need::Git]),
     claim("files_named_by_git_config_are_guarded", named).needs(&[Need::Git]),
+    // A user who cannot look into it is refused: `closed`.
     claim("files_named_by_git_config_stay_guarded_in_a_closed_directory", closed)
+        .only(For::Root)
         .needs(&[Need::Git]),
     claim("a_socket_is_bound_at_the_checked_path", sockets).needs(&[Need::Python]),
     claim("two_cells_cannot_create_a_guarded_socket", two_cells).needs(&[Need::Python]),

@@ -80,7 +80,7 @@ pub enum GrantError {
     )]
     Special { path: PathBuf },
     #[error(
-        "`{}` is closed, even to its owner, so what git's configuration in it names cannot be guarded\n\
+        "`{}` is closed to its owner, so what the host obeys in it, or by it, cannot be guarded\n\
          hint: a command may have closed it: look into it, and open it: chmod u+rwx '{}'",
         path.display(),
         path.display()

@@ -16,7 +16,6 @@ use super::rights::Rights;
 use super::scan::{Repository, Scan, sorted};
 use super::settings::{Meaning, named_by};
 use super::tree::{Content, GrantPath, Kind, Named, Target, path_of};
-use cell::mediate::names::HEAD;
 use model::accounts;
 
 /// Maximum depth of includes, as in git (config.c: MAX_INCLUDE_DEPTH).
@@ -162,13 +161,7 @@ impl Scan {
         let file = match found.end {
             Target::InGrant(path, Kind::File) => self.trees.host(&path),
             Target::Outside(path) => path,
-            Target::InGrant(path, _) => {
-                // A lookup ends at a directory that is closed.
-                let inside = self.trees.host(&path).join(HEAD);
-                self.refuse(self.trees.closed_above(&inside, Rights::Own));
-                return;
-            }
-            Target::Missing(_) | Target::Unresolved => return,
+            Target::InGrant(..) | Target::Missing(_) | Target::Unresolved => return,
         };
         // An include is relative to the path of the including file, not to the target of a link.
         let parent = named.path.parent().map(|path| Named { path, ..named });
@@ -210,8 +203,7 @@ impl Scan {
             // user, unless a cell has closed a directory above it. If root took another user's rights
             // for it, that is noted.
             Err(Errno::EACCES) => {
-                let rights_above = self.trees.rights_in(file.parent().unwrap_or(file), rights);
-                self.refuse(self.trees.closed_above(file, rights_above));
+                self.denied(file, rights);
                 Some(FileSettings { variables: Rc::default(), rights })
             }
             Err(Errno::ENOENT | Errno::EINVAL | Errno::ELOOP | Errno::ENOTDIR) => {

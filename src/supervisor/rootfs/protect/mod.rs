@@ -40,8 +40,7 @@ use model::job::Access;
 /// Returns the result for each of `granted`.
 ///
 /// # Errors
-/// A directory cannot be opened, so that nothing in it would be guarded; or one in it that has a
-/// configuration of git.
+/// A directory cannot be opened, or one in it that belongs to the user, so that nothing in it would be guarded.
 pub fn scan(granted: &[Granted]) -> Result<Vec<GuardedPaths>, GrantError> {
     scan_extent(granted, Extent::InTime)
 }
@@ -86,12 +85,8 @@ fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>,
     if extent == Extent::InTime {
         scan.other_names();
     }
-    scan.closed_directories();
-    if let Some(closed) = &scan.refused {
-        let directory = indices.get(closed.tree).and_then(|index| granted.get(*index));
-        if directory.is_some_and(|directory| directory.access != Access::Unguarded) {
-            return Err(GrantError::Closed { path: scan.trees.host(closed) });
-        }
+    if let Some(path) = scan.closed() {
+        return Err(GrantError::Closed { path });
     }
     for (index, guarded) in indices.into_iter().zip(scan.guarded) {
         if let Some(entry) = all.get_mut(index) {

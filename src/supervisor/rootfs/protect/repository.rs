@@ -161,7 +161,12 @@ impl Scan {
                     Some(Kind::Link) => {
                         let path = Path::new(GIT);
                         let found = self.follow(Named { from: top, path, rights: Rights::Own });
-                        if let Target::Outside(git) = found.end {
+                        let git = match found.end {
+                            Target::Outside(git) => Some(git),
+                            Target::InGrant(git, _) => Some(self.trees.host(&git)),
+                            Target::Missing(_) | Target::Unresolved => None,
+                        };
+                        if let Some(git) = git {
                             self.repositories.push(Repository {
                                 is_linked: false,
                                 git,
@@ -197,6 +202,10 @@ impl Scan {
             Ok(text) => text,
             Err(Errno::ETIMEDOUT | Errno::EOPNOTSUPP) => {
                 self.note_unseen(&origin, "names a repository by a file that cannot be read");
+                return None;
+            }
+            Err(Errno::EACCES) => {
+                self.denied(file, rights);
                 return None;
             }
             Err(_) => return None,

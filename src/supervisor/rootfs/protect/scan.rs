@@ -27,8 +27,6 @@ const WALK_TIME: Duration = Duration::from_millis(150);
 const TOP_TIME: Duration = Duration::from_millis(50);
 /// Maximum number of names that are looked up in directories that were not listed.
 const MAX_NAMES: usize = 50_000;
-/// Maximum number of closed directories, each of which has a mount.
-const MAX_CLOSED: usize = 64;
 /// Maximum number of paths that are guarded by name: each is compared with every name that a cell
 /// makes.
 const MAX_NAMED: usize = 1_000;
@@ -58,8 +56,8 @@ pub(crate) struct Scan {
     pub is_for_all_guarded: bool,
     /// Configuration files that were already read with these rights, shared between repositories.
     pub known: BTreeMap<(PathBuf, Rights), FileSettings>,
-    /// A closed directory with a configuration of git, or one of too many.
-    pub refused: Option<GrantPath>,
+    /// A directory that keeps a configuration of git from being read.
+    pub refused: Option<PathBuf>,
 }
 
 /// A repository's directory, and the directories from which its hooks are run, as resolved paths of
@@ -316,23 +314,18 @@ impl Scan {
         }
     }
 
-    /// Makes directories read-only that keep this process out and that a cell can open again: what the
-    /// host obeys in them is not known.
-    pub(crate) fn closed_directories(&mut self) {
-        let closed = self.trees.take_closed();
-        if closed.len() > MAX_CLOSED {
-            self.refuse(closed.first().cloned());
-        }
-        for place in closed {
-            self.cover(&place);
-            let reason = "is closed: it is read-only, and what a configuration in it names elsewhere is not guarded";
-            self.note_unseen(&place, reason);
+    /// Refuses the granted directories where a configuration of git cannot be read because of a
+    /// directory above it.
+    pub(crate) fn denied(&mut self, file: &Path, rights: Rights) {
+        let rights = self.trees.rights_in(file.parent().unwrap_or(file), rights);
+        if !self.trees.is_unguarded(file) && !self.trees.is_unreadable(file, rights) {
+            self.refused = self.refused.take().or(self.trees.closed_above(file, rights));
         }
     }
 
-    /// Refuses the granted directory because of a closed directory in it, if any.
-    pub(crate) fn refuse(&mut self, closed: Option<GrantPath>) {
-        self.refused = self.refused.take().or(closed);
+    /// Returns a directory because of which it is not known what the host obeys.
+    pub(crate) fn closed(&mut self) -> Option<PathBuf> {
+        self.refused.take().or_else(|| self.trees.take_closed())
     }
 
     /// Returns true if the budget is exhausted.
@@ -357,6 +350,12 @@ impl Scan {
                     && is_git
                 {
                     self.repository(&to);
+                    // Its work tree is where the link is.
+                    let tops = self.trees.host(path).parent().map(Path::to_owned);
+                    let tops = tops.into_iter().collect();
+                    let git = self.trees.host(&to);
+                    let rights = Rights::Own;
+                    self.repositories.push(Repository { is_linked: false, git, tops, rights });
                 }
             }
         }

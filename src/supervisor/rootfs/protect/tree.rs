@@ -17,6 +17,7 @@ use super::rights::{Rights, Users};
 use crate::rootfs::bounded::{Place, ReadFile};
 use crate::rootfs::granted::{FileId, Granted};
 use crate::rootfs::host_mounts::{HostMounts, Source};
+use cell::mediate::names;
 use model::job::Access;
 use sys::lookup::{self, Follow};
 
@@ -106,6 +107,7 @@ struct Tree {
     file: FileId,
     also: Rc<[Vec<u8>]>,
     is_repository: bool,
+    is_unguarded: bool,
 }
 
 /// The granted directories that a cell may write to.
@@ -132,7 +134,9 @@ impl Trees {
         let host = granted.host.clone();
         let also = Rc::clone(&granted.also);
         let is_repository = granted.access == Access::Repository;
-        self.granted.push(Tree { held, host, file: granted.file, also, is_repository });
+        let is_unguarded = granted.access == Access::Unguarded;
+        let file = granted.file;
+        self.granted.push(Tree { held, host, file, also, is_repository, is_unguarded });
         Ok(())
     }
 
@@ -179,48 +183,60 @@ impl Trees {
         if follow == Follow::Nothing {
             self.mounts.await_answer(host)?;
         }
-        let opened = lookup::open(directory, &path, flags, 0, follow);
-        if follow == Follow::Below && opened.as_ref().is_err_and(|errno| *errno == Errno::EACCES) {
-            self.denied.borrow_mut().insert((host.to_owned(), self.users.acting()));
+        let result = lookup::open(directory, &path, flags, 0, follow);
+        // A file that cannot be read keeps out nothing but its bytes.
+        let is_lookup = flags & (libc::O_PATH | libc::O_DIRECTORY) != 0;
+        let is_denied = result.as_ref().is_err_and(|errno| *errno == Errno::EACCES);
+        if is_denied && is_lookup && follow == Follow::Below && !self.is_unguarded(host) {
+            let is_listing = flags & libc::O_PATH == 0;
+            let path = if is_listing { host.join(names::HEAD) } else { host.to_owned() };
+            self.denied.borrow_mut().insert((path, self.users.acting()));
         }
-        opened
+        result
     }
 
-    /// Returns the directories that kept a lookup out, and that its user owns: a cell may have closed
-    /// them, and can open them again.
-    pub(crate) fn take_closed(&self) -> BTreeSet<GrantPath> {
+    /// Returns a directory that kept a lookup in a granted directory out, and that its user owns: a cell may
+    /// have closed it, and can open it again.
+    pub(crate) fn take_closed(&self) -> Option<PathBuf> {
         let denied = self.denied.take();
-        let closed = denied.iter().filter_map(|(path, rights)| self.closed(path, *rights, true));
-        let closed = closed.collect();
-        // Looking at them was denied again.
-        self.denied.take();
-        closed
+        denied.iter().find_map(|(path, rights)| self.closed_above(path, *rights))
     }
 
-    /// Returns the closed directory that keeps a lookup of `path` out, as with [`Self::take_closed`].
-    pub(crate) fn closed_above(&self, path: &Path, rights: Rights) -> Option<GrantPath> {
-        self.closed(path, rights, false)
-    }
-
-    /// `is_denied` says that `path` was denied, and not only found.
-    fn closed(&self, path: &Path, rights: Rights, mut is_denied: bool) -> Option<GrantPath> {
-        let mut reached = |at: &Path| match self.users.with(rights, || self.stat(at)) {
-            Ok((_, status)) => Some((at.to_owned(), status)),
-            Err(errno) => {
-                is_denied |= errno == Errno::EACCES;
-                None
-            }
+    /// Returns the nearest directory above `path`, to which access was denied, that can be reached, if it
+    /// belongs to the user of the lookup. It counts as closed if it is open by now: a cell may still run.
+    pub(crate) fn closed_above(&self, path: &Path, rights: Rights) -> Option<PathBuf> {
+        let reached = |at: &Path| {
+            let status = self.users.with(rights, || self.stat(at)).ok()?.1;
+            Some((at.to_owned(), status))
         };
-        let (at, status) = path.ancestors().find_map(&mut reached)?;
-        // That is noted where it was looked up first.
+        let (at, status) = path.ancestors().skip(1).find_map(reached)?;
+        // A refused lookup is noted where it was made first.
         self.users.take_refused();
-        let place = self.locate(&at).filter(|place| !place.path.as_os_str().is_empty())?;
         let user = match rights {
             Rights::Own => self.user(),
             Rights::Of(user) => user,
         };
-        let is_own = user == 0 || status.st_uid == user;
-        (is_denied && is_own && kind(&status) == Kind::Directory).then_some(place)
+        (user == 0 || status.st_uid == user).then_some(at)
+    }
+
+    /// Returns true for a file that its mode keeps this user from reading, so that no directory does.
+    pub(crate) fn is_unreadable(&self, file: &Path, rights: Rights) -> bool {
+        let status = self.users.with(rights, || self.stat(file));
+        self.users.take_refused();
+        let user = match rights {
+            Rights::Own => self.user(),
+            Rights::Of(user) => user,
+        };
+        status.is_ok_and(|(_, status)| match status.st_uid == user {
+            true => status.st_mode & libc::S_IRUSR == 0,
+            false => status.st_mode & libc::S_IROTH == 0 || status.st_mode & libc::S_IRGRP == 0,
+        })
+    }
+
+    /// Returns true for a path in a granted directory of which nothing is guarded.
+    pub(crate) fn is_unguarded(&self, host: &Path) -> bool {
+        let tree = self.locate(host).and_then(|place| self.granted.get(place.tree));
+        tree.is_some_and(|tree| tree.is_unguarded)
     }
 
     /// Returns true if a path of the host got no answer since the last call.
