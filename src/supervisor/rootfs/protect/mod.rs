@@ -85,8 +85,19 @@ fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>,
     if extent == Extent::InTime {
         scan.other_names();
     }
-    if let Some(path) = scan.closed() {
-        return Err(GrantError::Closed { path });
+    match extent {
+        Extent::InTime => {
+            if let Some(path) = scan.closed() {
+                return Err(GrantError::Closed { path });
+            }
+        }
+        // No cell can have closed a directory of the host through a layer.
+        Extent::Whole => {
+            if let Some(path) = scan.refused.take() {
+                let closed = scan.nearest(&path);
+                scan.note_unseen(&closed, "has a configuration of git in a closed directory");
+            }
+        }
     }
     for (index, guarded) in indices.into_iter().zip(scan.guarded) {
         if let Some(entry) = all.get_mut(index) {
