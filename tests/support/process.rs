@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::Failed;
+use super::{Failed, soon};
 
 /// How a process ended and what it printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,10 +149,19 @@ impl Drop for Live {
     }
 }
 
+/// Waits until a process has one child. A front end has others for a moment, such as the one that parses git's
+/// configuration.
 fn only_child(pid: u32, role: &str) -> Result<u32, Failed> {
-    match children(pid).as_slice() {
-        [one] => Ok(*one),
-        other => Err(format!("{pid} should have one child, the {role}, and has {other:?}").into()),
+    let until = Instant::now() + soon(5);
+    loop {
+        match children(pid).as_slice() {
+            [one] => return Ok(*one),
+            other if Instant::now() >= until => {
+                let text = format!("{pid} should have one child, the {role}, and has {other:?}");
+                return Err(text.into());
+            }
+            _ => std::thread::sleep(Duration::from_millis(2)),
+        }
     }
 }
 
