@@ -1,4 +1,5 @@
-//! Parts of a git repository that could redirect git on the host: legacy remotes, and `info` as a link.
+//! Parts of a git repository that could redirect git on the host: legacy remotes, `info` as a link, and those of a
+//! repository that has lost its HEAD.
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use crate::support::{
 pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
     claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
+    claim("a_repository_that_has_lost_its_head_stays_guarded", headless).needs(&[Need::Git]),
     claim("a_changing_link_leads_no_socket_into_a_repository", turns)
         .needs(&[Need::Git, Need::Python]),
 ];
@@ -66,6 +68,34 @@ fn remotes(caller: &Caller) -> Check {
             ),
         };
         equal(name, (seen.0.as_str(), seen.1.as_str()), expected)?;
+    }
+    Ok(())
+}
+
+/// A cell moves HEAD away, so that the directory is no repository to a later start, and that start's cell changes the
+/// rest: git obeys it once the user has brought HEAD back.
+fn headless(caller: &Caller) -> Check {
+    let more = "git clone -q --bare . deep.git && mkdir -p .git/modules/a && \
+        git clone -q --bare . .git/modules/a/lib && git clone -q --bare . bare";
+    let path = repository(caller, "grant", more)?.display().to_string();
+    let bare = format!("{path}/bare");
+    for (rw, git) in [(&path, "deep.git"), (&path, ".git/modules/a/lib"), (&bare, ".")] {
+        let run = |options: &[&str], script: &str| {
+            let script = format!("cd /workspace/{git}; {script}");
+            caller.run(&[options, &["--rw", rw]].concat(), &["bash", "-c", &script])
+        };
+        let moved = run(&[], "mkdir away && mv HEAD away/lost && mv objects refs away && ls")?;
+        holds(git, &moved, moved.code == 0 && !moved.stdout.contains("HEAD"))?;
+        let change = "for to in config hooks/update.sample; do echo '#' | dd of=$to oflag=append \
+            conv=notrunc,nocreat status=none && echo $to; done
+            for to in hooks/update commondir config.worktree; do echo x > $to && echo $to; done
+            mv hooks gone; echo x > free && echo free; exit 0";
+        let guarded = run(&[], change)?;
+        // The control: what git does not obey there can be made.
+        equal(git, guarded.trimmed(), "free")?;
+        // Without the guard of names: what is there stays guarded.
+        let unguarded = run(&["--unguarded"], change)?;
+        equal("unguarded", unguarded.trimmed(), "commondir\nconfig.worktree\nfree")?;
     }
     Ok(())
 }

@@ -87,7 +87,7 @@ pub const HEAD: &str = "HEAD";
 /// Lazygit runs the commands of `lazygit.yml`.
 pub const GIT_PARTS: [&str; 8] = [
     HOOKS,
-    "config",
+    CONFIG,
     "config.worktree",
     "config.lock",
     "config.worktree.lock",
@@ -95,10 +95,13 @@ pub const GIT_PARTS: [&str; 8] = [
     GITDIR,
     "lazygit.yml",
 ];
+pub const CONFIG: &str = "config";
 pub const COMMONDIR: &str = "commondir";
 /// The file of a linked worktree that names the `.git` in it.
 pub const GITDIR: &str = "gitdir";
-pub(crate) const OBJECTS: &str = "objects";
+pub const OBJECTS: &str = "objects";
+/// Branches, tags and other references.
+pub const REFS: &str = "refs";
 /// Chooses, in a repository's `info`, which of the configured programs processes a file. Git makes
 /// no other file of this name in a repository, and a directory that contains one could be renamed
 /// to `info`.
@@ -457,10 +460,10 @@ impl Depth {
         match self {
             Self::Without if may_be(name, GIT) => Self::Top,
             Self::Without => Self::Without,
-            Self::Top | Self::Inside if may_be(name, "refs") => Self::Refs,
+            Self::Top | Self::Inside if may_be(name, REFS) => Self::Refs,
             Self::Top | Self::Inside if may_be(name, "logs") => Self::Logs,
             Self::Top | Self::Inside => Self::Inside,
-            Self::Logs if may_be(name, "refs") => Self::Refs,
+            Self::Logs if may_be(name, REFS) => Self::Refs,
             // Another spelling may name the same directory, so that it gets the rights of neither.
             Self::Refs if matches!(name, b"heads" | b"tags") => Self::Branches,
             Self::Refs if name == b"remotes" => Self::Remotes,

@@ -9,7 +9,9 @@ use nix::errno::Errno;
 use super::rights::Rights;
 use super::scan::{Repository, Scan};
 use super::tree::{Found, GrantPath, Kind, Named, Target, path_of};
-use cell::mediate::names::{COMMONDIR, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES};
+use cell::mediate::names::{
+    COMMONDIR, CONFIG, GIT, GIT_PARTS, GITDIR, HEAD, HOOKS, INFO, OBJECTS, OLD_REMOTES, REFS,
+};
 
 /// More parts of a repository: attributes choose which configured program processes a file,
 /// alternates name directories that git reads from, and the steps of an unfinished rebase or
@@ -89,6 +91,15 @@ impl Scan {
         });
     }
 
+    /// Guards a bare repository that has lost its HEAD, which a cell may move away: git obeys the other parts
+    /// again once its user has repaired it.
+    pub(crate) fn headless_repository(&mut self, git: &GrantPath) {
+        self.bare_repository(git);
+        for part in GIT_PARTS {
+            self.guard_name(git.below(Path::new(part)));
+        }
+    }
+
     /// Guards the existing parts of a repository, and the targets of links in them.
     fn guard_parts(&mut self, git: &GrantPath) {
         let info = git.below(Path::new(INFO));
@@ -116,6 +127,11 @@ impl Scan {
             let entries = self.entries(&directory);
             if entries.iter().any(|(name, _)| name.as_os_str().as_bytes() == HEAD.as_bytes()) {
                 self.bare_repository(&directory);
+                queue.push_back(directory.below(Path::new(MODULES)));
+                continue;
+            }
+            if has_lost_head(|name, kind| is_among(&entries, name, kind)) {
+                self.headless_repository(&directory);
                 queue.push_back(directory.below(Path::new(MODULES)));
                 continue;
             }
@@ -214,4 +230,17 @@ impl Scan {
         let path = line.strip_prefix(prefix)?.trim_ascii();
         (!path.is_empty()).then(|| Found { path: path_of(path), rights: text.rights })
     }
+}
+
+/// Returns true for a directory that has parts of a bare repository. `has` returns true if it has a file of this name
+/// and type. It is not asked about HEAD, which has been looked for.
+pub(super) fn has_lost_head(has: impl Fn(&str, Kind) -> bool) -> bool {
+    let is_directory = |name: &str| has(name, Kind::Directory);
+    let has_others = || is_directory(HOOKS) || (is_directory(OBJECTS) && is_directory(REFS));
+    has(CONFIG, Kind::File) && has_others()
+}
+
+/// Returns true if a file of this name and type is among the entries of a directory.
+pub(super) fn is_among(entries: &[(PathBuf, Kind)], name: &str, kind: Kind) -> bool {
+    entries.iter().any(|(entry, its)| entry.as_os_str() == name && *its == kind)
 }

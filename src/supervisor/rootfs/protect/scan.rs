@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use super::budget::{Budget, Extent};
 use super::guarded::GuardedPaths;
 use super::reader::{FileSettings, Reader};
+use super::repository::{has_lost_head, is_among};
 use super::rights::Rights;
 use super::tree::{GrantPath, Kind, Named, Target, Trees, shared};
 use cell::mediate::names;
@@ -27,6 +28,8 @@ const WALK_TIME: Duration = Duration::from_millis(150);
 const TOP_TIME: Duration = Duration::from_millis(50);
 /// Maximum number of names that are looked up in directories that were not listed.
 const MAX_NAMES: usize = 50_000;
+/// Maximum number of names by which a repository is known: `.git`, HEAD, and four of one without HEAD.
+const MAX_REPOSITORY_NAMES: usize = 6;
 /// Maximum number of paths that are guarded by name: each is compared with every name that a cell
 /// makes.
 const MAX_NAMED: usize = 1_000;
@@ -130,8 +133,12 @@ impl Scan {
             Some(kind) => self.obeyed(&git, kind),
             None => {}
         }
-        if self.trees.kind(&self.trees.host(&directory.below(Path::new(names::HEAD)))).is_some() {
+        let kind =
+            |name: &str| self.trees.kind(&self.trees.host(&directory.below(Path::new(name))));
+        if kind(names::HEAD).is_some() {
             self.bare_repository(directory);
+        } else if has_lost_head(|name, one| kind(name) == Some(one)) {
+            self.headless_repository(directory);
         }
     }
 
@@ -197,7 +204,12 @@ impl Scan {
                 self.note_unseen(&directory, "lies too deep to be looked at");
                 continue;
             }
-            for (name, kind) in self.entries(&directory) {
+            let entries = self.entries(&directory);
+            let has_head = || entries.iter().any(|(name, _)| name.as_os_str() == names::HEAD);
+            if has_lost_head(|name, kind| is_among(&entries, name, kind)) && !has_head() {
+                self.headless_repository(&directory);
+            }
+            for (name, kind) in entries {
                 let here = directory.below(&name);
                 let bytes = name.as_os_str().as_bytes();
                 match (names::NameClass::classify(bytes), kind) {
@@ -241,7 +253,7 @@ impl Scan {
         // The top of a granted directory was checked before.
         let below = |directory: &GrantPath| !directory.path.as_os_str().is_empty();
         for directory in [directory].into_iter().chain(queue).filter(below) {
-            if !self.budget.spend(2 + names::OBEYED.len()) {
+            if !self.budget.spend(MAX_REPOSITORY_NAMES + names::OBEYED.len()) {
                 break;
             }
             self.repositories_by_name(&directory);
@@ -301,7 +313,9 @@ impl Scan {
     fn unlistable(&mut self, directory: &GrantPath) {
         let host = self.trees.host(directory);
         let git = self.trees.stat(&host.join(names::GIT)).map(|_| ());
-        if git == Err(Errno::EACCES) || !self.budget.spend(2 + names::OBEYED.len()) {
+        if git == Err(Errno::EACCES)
+            || !self.budget.spend(MAX_REPOSITORY_NAMES + names::OBEYED.len())
+        {
             return;
         }
         self.repositories_by_name(directory);
