@@ -123,8 +123,11 @@ fn with(
     let secrets = config.secrets.value.clone();
     let beside = |id, profiles: &mut [Profile]| gateway(profiles, secrets, id);
     let started = supervisor::start_with_gateway(spec, beside).map_err(|error| {
-        let hint = tier::remedy(&error);
-        CliError::new(error.to_string()).with_hint(hint)
+        let refusal = CliError::new(error.to_string());
+        match tier::remedy(&error) {
+            Some(hint) => refusal.with_hint(hint),
+            None => refusal,
+        }
     })?;
     // Before this process holds a log, a listener or a token.
     let watched = start_others(plans.watcher, settings.upkeep.as_deref());

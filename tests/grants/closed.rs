@@ -94,6 +94,7 @@ fn by_a_cell(caller: &Caller) -> Check {
         let output = cell(&write)?;
         if caller.who == Who::User {
             holds(name, &output, output.code != 0 && output.stderr.contains(REFUSED))?;
+            equal(name, output.stderr.matches("hint: ").count(), 1)?;
         }
         let look = format!("cd {path}; chmod 755 {closed}; find . -name hook");
         equal(name, caller.bash_outside(&look)?.stdout.as_str(), "")?;

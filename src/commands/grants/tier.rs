@@ -16,9 +16,10 @@ const NO_NAMESPACES: &str = "`cofferdam doctor` has the remedy; without one, `--
 const NO_LOCK: &str = "root's instances share out host ids by locks in /run/cofferdam: make /run writable (docker and \
     podman: --tmpfs /run; a pod: an emptyDir at /run), or start cofferdam as an ordinary user";
 
-/// Returns the hint for a supervisor that could not be started.
-pub(crate) fn remedy(error: &StartError) -> &'static str {
-    match error {
+/// Returns the hint for a supervisor that could not be started, unless the error has its own.
+pub(crate) fn remedy(error: &StartError) -> Option<&'static str> {
+    let hint = match error {
+        StartError::Grant(error) if error.to_string().contains("\nhint: ") => return None,
         StartError::OpenFiles { .. } => remedies::OPEN_FILES,
         StartError::Clone(_) => NO_NAMESPACES,
         StartError::Maps(_) if nix::unistd::geteuid().is_root() => remedies::ROOT_WITHOUT_IDS,
@@ -27,13 +28,14 @@ pub(crate) fn remedy(error: &StartError) -> &'static str {
         | StartError::NoProc(_)
         | StartError::Maps(_)
         | StartError::NoInstance { .. }
-        | StartError::Grant { .. }
+        | StartError::Grant(_)
         | StartError::Signals(_)
         | StartError::CoreLimit(_)
         | StartError::Store(_)
         | StartError::Gateway(_)
         | StartError::Link(_) => "`cofferdam doctor` shows what is missing here",
-    }
+    };
+    Some(hint)
 }
 
 /// Adapts a grant of `run` to the tier: without mounts, a path in the cell is the path on the host.
