@@ -210,7 +210,7 @@ impl ToolState {
     }
 
     /// Drops the breaker of a client that has left, once its failures need not be remembered: a client
-    /// that comes back with another token is still refused.
+    /// that comes back with another token is still refused, and has one trial after that.
     pub(crate) fn forget(&self, client: &Principal) {
         let mut breakers = self.breakers();
         if let Some(one) = breakers.get_mut(client) {
@@ -234,7 +234,8 @@ impl ToolState {
     fn strictest(&self) -> BreakerState {
         let mut breakers = self.breakers();
         drop_old(&mut breakers);
-        let states = breakers.values().map(|one| one.breaker.state());
+        let counted = breakers.values().filter(|one| !one.has_left || !one.breaker.is_over());
+        let states = counted.map(|one| one.breaker.state());
         let rank = |state: &BreakerState| match state {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
@@ -299,13 +300,15 @@ impl ToolState {
     }
 }
 
-/// Drops the breakers of clients that have left and whose failures are over, and of too many the one
-/// with the oldest failure. One of a call that has not ended is kept.
+/// Drops the breakers of clients that have left, and that are closed and have no failure to remember, and of
+/// too many the one with the oldest failure. One of a call that has not ended is kept.
 fn drop_old(breakers: &mut BTreeMap<Principal, ClientBreaker>) {
+    let is_idle = |one: &ClientBreaker| one.has_left && Arc::strong_count(&one.breaker) == 1;
     breakers.retain(|_, one| {
-        !one.has_left || Arc::strong_count(&one.breaker) > 1 || !one.breaker.is_over()
+        let is_needed = !one.breaker.is_over() || one.breaker.state() != BreakerState::Closed;
+        !is_idle(one) || is_needed
     });
-    let left = || breakers.iter().filter(|(_, one)| one.has_left);
+    let left = || breakers.iter().filter(|(_, one)| is_idle(one));
     if left().count() > MAX_LEFT {
         let oldest = left().min_by_key(|(_, one)| one.breaker.since());
         if let Some(client) = oldest.map(|(client, _)| client.clone()) {
@@ -348,6 +351,12 @@ mod tests {
         assert_eq!(state.strictest(), BreakerState::Open);
         tokio::time::advance(RECOVERY).await;
         assert_eq!(state.strictest(), BreakerState::Closed, "its time is over");
+        fail(&state, &client);
+        state.forget(&client);
+        assert_eq!(state.breaker(&client).pass().map(drop), Err(RECOVERY), "one trial");
+        tokio::time::advance(RECOVERY).await;
+        state.breaker(&client).pass().expect("tried again").succeeded();
+        state.forget(&client);
         assert!(state.breakers().is_empty());
         // The control: one that stays keeps its breaker until a call is tried.
         fail(&state, &client);
@@ -371,10 +380,15 @@ mod tests {
             tokio::time::advance(Duration::from_millis(1)).await;
             state.forget(&client(number));
         }
+        assert_eq!(state.breakers().len(), MAX_LEFT);
+        let late = state.breaker(&client(2));
+        state.forget(&client(2));
+        fail(&state, &client(MAX_LEFT + 2));
+        state.forget(&client(MAX_LEFT + 2));
+        drop(late);
         let breakers = state.breakers();
-        assert_eq!(breakers.len(), MAX_LEFT);
         assert!(!breakers.contains_key(&client(1)), "the oldest");
-        assert!(breakers.contains_key(&client(2)));
+        assert!(breakers.contains_key(&client(2)), "its call had not ended");
     }
 
     #[test]
