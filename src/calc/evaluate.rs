@@ -161,7 +161,7 @@ impl Text {
     fn program_with_digits(&self, scale: u32, digits: u32) -> String {
         let Self { text, decimals, .. } = self;
         match self.arithmetic {
-            Arithmetic::Fixed => format!("scale={scale}\n{text}\n"),
+            Arithmetic::Fixed | Arithmetic::Own => format!("scale={scale}\n{text}\n"),
             Arithmetic::Floating => {
                 format!("cofferdam_begin({scale},{decimals},{digits})\n{text}\n")
             }
@@ -185,7 +185,8 @@ impl<'run, E: Evaluate> Readings<'run, E> {
     ) -> Self {
         let text = Text::new(expression, precision);
         let shape = expression.shape();
-        Self { bc, tool, prelude: library::prelude(&text.text), text, shape, time: left, left }
+        let prelude = library::prelude(&text.program_at(0));
+        Self { bc, tool, prelude, text, shape, time: left, left }
     }
 
     /// Returns the last line printed at `scale`, in normal form if it is a decimal number.

@@ -14,6 +14,7 @@ mod decimal;
 mod evaluate;
 pub mod ledger;
 pub mod library;
+mod moderate;
 mod near;
 #[cfg(test)]
 #[path = "../../tests/support/patience.rs"]

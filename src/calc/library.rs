@@ -241,7 +241,7 @@ pub(super) fn relative(name: &str) -> Option<String> {
 /// Returns the definitions that a bc text needs, including their dependencies.
 pub(super) fn prelude(text: &str) -> String {
     let (mut needed, mut lists, mut relatives) =
-        (BTreeSet::from(["begin"]), BTreeSet::new(), BTreeSet::new());
+        (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let expression = Expression::new(text);
     for token in expression.tokens().iter().filter(|token| token.kind == Kind::Name) {
         let name = match token.text.strip_prefix(RELATIVE) {

@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use super::library::{self, Gives};
+use super::moderate;
 use super::tokens::{Expression, KEYWORDS, Kind, Token};
 
 /// Functions of bc without side effects whose value does not depend on `scale`.
@@ -34,6 +35,8 @@ pub(super) enum Arithmetic {
     Fixed,
     /// Floating point, with as many significant digits as the scale.
     Floating,
+    /// By bc's own operators: they give the same as those of [`Self::Floating`].
+    Own,
 }
 
 impl Expression<'_> {
@@ -120,6 +123,7 @@ impl Expression<'_> {
         match self.shape() {
             Shape::Raw | Shape::Integer => Arithmetic::Fixed,
             Shape::Stateful if sets_scale => Arithmetic::Fixed,
+            Shape::Pure if moderate::is_moderate(self) => Arithmetic::Own,
             Shape::Stateful | Shape::Pure => Arithmetic::Floating,
         }
     }
@@ -136,7 +140,7 @@ impl Expression<'_> {
 fn in_library(name: &str, arithmetic: Arithmetic) -> Cow<'_, str> {
     match (name, arithmetic) {
         ("l", Arithmetic::Fixed) => "cofferdam_ln".into(),
-        (_, Arithmetic::Fixed) => name.into(),
+        (_, Arithmetic::Fixed | Arithmetic::Own) => name.into(),
         ("sqrt", _) => "cofferdam_root_of".into(),
         ("e", _) => "cofferdam_exp".into(),
         ("l", _) => "cofferdam_relative_ln".into(),
@@ -210,6 +214,7 @@ impl<'text> Writer<'text> {
                 self.push(token.text);
                 self.level.factor = self.out.len();
             }
+            "^" if self.arithmetic == Arithmetic::Own => self.push(token.text),
             "^" => {
                 self.out.extend(["^".into(), "cofferdam_int(".into()]);
                 self.level.powers += 1;

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::rewrite::Arithmetic;
 
 /// Divides a by b to `places` decimal places, half to even, by long division.
 fn divided(a: i64, b: i64, places: usize) -> String {
@@ -116,4 +117,54 @@ fn sum(depth: u32) -> BoxedStrategy<Valued> {
     };
     let product = chain(factor, [("*", |a, b| a.checked_mul(b)), (" % ", |a, b| a.checked_rem(b))]);
     chain(product, [(" + ", |a, b| Some(a + b)), (" - ", |a, b| Some(a - b))])
+}
+
+/// Expressions of numbers, operators and functions of bc.
+fn plain_expression() -> impl Strategy<Value = String> {
+    let number = prop_oneof![
+        (1_u32..2000).prop_map(|whole| whole.to_string()),
+        prop::sample::select(vec!["pi", "e", "tau", "phi"]).prop_map(str::to_owned),
+        (0_u32..50, 1_u32..100_000).prop_map(|(whole, rest)| format!("{whole}.{rest:05}")),
+    ];
+    number.prop_recursive(5, 24, 2, |inner| {
+        prop_oneof![
+            (inner.clone(), prop::sample::select(vec!["+", "-", "*", "/"]), inner.clone())
+                .prop_map(|(one, operator, other)| format!("({one}{operator}{other})")),
+            (inner.clone(), 1_u32..10).prop_map(|(base, exponent)| format!("{base}^{exponent}")),
+            (prop::sample::select(vec!["s", "a", "l", "e", "sqrt"]), inner)
+                .prop_map(|(function, argument)| format!("{function}({argument})")),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+    #[test]
+    fn where_bcs_own_operators_are_used_the_librarys_give_the_same(
+        text in plain_expression().prop_map(|text| library::resolved(&text).unwrap_or_default()).prop_filter("not moderate", |text| {
+            let expression = Expression::new(text);
+            let is_own = expression.arithmetic() == Arithmetic::Own;
+            is_own && expression.rewritten(Arithmetic::Floating).contains("cofferdam_")
+        }),
+        precision in 0_u32..60,
+    ) {
+        let expression = Expression::new(&text);
+        let digits = precision + SPARE_PLACES;
+        let low = first_scale(precision);
+        let own = expression.rewritten(Arithmetic::Own);
+        let librarys = expression.rewritten(Arithmetic::Floating);
+        let at = |scale, digits| {
+            format!("cofferdam_begin({scale},5,{digits})\n{librarys}\nprint \"@\"\nscale={scale}\n{own}\nprint \"@\"\n")
+        };
+        let program = format!("{}{}{}", at(low, 0), at(near::scale(low), digits), at(2 * low, digits));
+        let program = format!("{}{program}", library::prelude(&program));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let run = runtime.block_on(Direct.bc("test", program, Duration::from_secs(60)))?;
+        prop_assert_eq!(run.stderr, "");
+        let printed: Vec<&str> = run.stdout.split('@').collect();
+        prop_assert_eq!(printed.len(), 7);
+        for pair in printed.chunks_exact(2) {
+            prop_assert_eq!(pair.first(), pair.last());
+        }
+    }
 }
