@@ -1,5 +1,5 @@
 //! `cofferdam selftest`: the escape corpus on this machine, against cofferdam or another sandbox, or
-//! against a server with a shell tool ([`serve`]).
+//! against a server with a shell tool (`serve`).
 
 mod serve;
 
