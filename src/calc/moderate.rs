@@ -173,19 +173,29 @@ fn constant(name: &str) -> Option<Size> {
     Size::between(value, value)
 }
 
-/// Returns the bounds of a function of bc, unless the library has its own.
-fn function(name: &str, argument: Size) -> Option<Size> {
-    let monotone = |Size { least, greatest }: Size, function: fn(f64) -> f64| {
-        Size::between(function(least), function(greatest))
-    };
+/// Returns the bounds of a function of bc, unless the library has its own. They are those of simpler functions: the
+/// program has no logarithm for them.
+fn function(name: &str, Size { least, greatest }: Size) -> Option<Size> {
+    let argument = Size { least, greatest };
     match name {
-        "sqrt" => monotone(argument.usual()?, f64::sqrt),
+        "sqrt" => argument.usual().and_then(|_| Size::between(least.sqrt(), greatest.sqrt())),
         "e" => {
-            let is_small = argument.least >= -10.0 && argument.greatest <= 10.0;
-            monotone(argument, f64::exp).filter(|_| is_small)
+            // Whole powers of e.
+            let mut exponents = -10..=10;
+            let above = exponents.clone().find(|exponent| f64::from(*exponent) >= greatest)?;
+            let below = exponents.rfind(|exponent| f64::from(*exponent) <= least)?;
+            Size::between(E.powi(below), E.powi(above))
         }
-        "l" => monotone(argument.usual()?, f64::ln)?.usual_without_sign(),
-        "a" => monotone(argument.usual()?, f64::atan),
+        // 1 - 1/x <= ln(x) <= x - 1
+        "l" => {
+            argument.usual()?;
+            Size::between(1.0 - 1.0 / least, greatest - 1.0)?.usual_without_sign()
+        }
+        // x / (1 + x) <= atan(x) <= x
+        "a" => {
+            argument.usual()?;
+            Size::between(least / (1.0 + least), greatest.min(2.0))
+        }
         _ => None,
     }
 }
