@@ -1,5 +1,5 @@
-//! Parts of a git repository that could redirect git on the host: legacy remotes, `info` as a link, and those of a
-//! repository that has lost its HEAD.
+//! Parts of a git repository that could redirect git on the host: legacy remotes, `info` as a link, and what a
+//! repository is known by.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,8 @@ use crate::support::{
 pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
     claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
-    claim("a_repository_that_has_lost_its_head_stays_guarded", headless).needs(&[Need::Git]),
+    claim("no_repository_loses_what_it_is_known_by", headless).needs(&[Need::Git]),
+    claim("what_looks_like_a_repository_takes_no_guard_from_others", forged).needs(&[Need::Git]),
     claim("a_changing_link_leads_no_socket_into_a_repository", turns)
         .needs(&[Need::Git, Need::Python]),
 ];
@@ -72,30 +73,67 @@ fn remotes(caller: &Caller) -> Check {
     Ok(())
 }
 
-/// A cell moves HEAD away, so that the directory is no repository to a later start, and that start's cell changes the
-/// rest: git obeys it once the user has brought HEAD back.
+/// A repository is known by its HEAD. Without it, a later start would guard nothing there, and git would obey what a
+/// cell has changed once the user has brought HEAD back.
 fn headless(caller: &Caller) -> Check {
-    let more = "git clone -q --bare . deep.git && mkdir -p .git/modules/a && \
-        git clone -q --bare . .git/modules/a/lib && git clone -q --bare . bare";
+    let more = "git clone -q --bare . deep.git && git -C deep.git worktree add -q -b w ../tree && \
+        rm -r deep.git/hooks && mkdir -p .git/modules/a && git clone -q --bare . .git/modules/a/lib && \
+        git clone -q --bare . bare";
     let path = repository(caller, "grant", more)?.display().to_string();
     let bare = format!("{path}/bare");
-    for (rw, git) in [(&path, "deep.git"), (&path, ".git/modules/a/lib"), (&bare, ".")] {
-        let run = |options: &[&str], script: &str| {
-            let script = format!("cd /workspace/{git}; {script}");
-            caller.run(&[options, &["--rw", rw]].concat(), &["bash", "-c", &script])
-        };
-        let moved = run(&[], "mkdir away && mv HEAD away/lost && mv objects refs away && ls")?;
-        holds(git, &moved, moved.code == 0 && !moved.stdout.contains("HEAD"))?;
-        let change = "for to in config hooks/update.sample; do echo '#' | dd of=$to oflag=append \
-            conv=notrunc,nocreat status=none && echo $to; done
-            for to in hooks/update commondir config.worktree; do echo x > $to && echo $to; done
-            mv hooks gone; echo x > free && echo free; exit 0";
-        let guarded = run(&[], change)?;
-        // The control: what git does not obey there can be made.
-        equal(git, guarded.trimmed(), "free")?;
-        // Without the guard of names: what is there stays guarded.
-        let unguarded = run(&["--unguarded"], change)?;
-        equal("unguarded", unguarded.trimmed(), "commondir\nconfig.worktree\nfree")?;
+    let kept = [(&path, "deep.git"), (&path, "deep.git/worktrees/tree"), (&bare, ".")];
+    // The second time without its other parts.
+    for (rw, git) in kept.into_iter().chain(kept) {
+        let script = format!(
+            "cd /workspace/{git}; mv HEAD lost; rm HEAD; ln HEAD lost && rm -f HEAD; > HEAD; rm -rf HEAD; cat HEAD; \
+             mkdir away; mv objects refs commondir away; mkdir free && rmdir free && echo free"
+        );
+        let output = caller.run(&["--rw", rw], &["bash", "-c", &script])?;
+        let lines: Vec<&str> = output.stdout.lines().collect();
+        // The control: other files can be made and removed there.
+        let is_there = matches!(lines[..], [head, "free"] if head.starts_with("ref: refs/heads/"));
+        holds(git, &output, is_there)?;
+        let busy = output.stderr.matches("Device or resource busy").count();
+        holds(git, &output, busy >= 3)?;
+    }
+    // Git replaces the HEAD of a submodule. Its configuration stays, by which it is known too.
+    let run = |script: &str| {
+        let script = format!("cd /workspace/.git/modules/a/lib; {script}");
+        caller.run(&["--rw", &path], &["bash", "-c", &script])
+    };
+    let moved = run("mkdir away && mv HEAD away/lost && mv objects refs away && ls")?;
+    holds("moved", &moved, moved.code == 0 && !moved.stdout.contains("HEAD"))?;
+    let guarded = run(
+        "for to in config hooks/update.sample; do echo '#' | dd of=$to oflag=append conv=notrunc,nocreat && echo $to; done
+         for to in hooks/update commondir config.worktree; do echo x > $to && echo $to; done
+         rm -rf config hooks; mv config gone; mv hooks gone; echo x > free && echo free; ls config hooks/update.sample",
+    )?;
+    equal("of a submodule", guarded.trimmed(), "free\nconfig\nhooks/update.sample")
+}
+
+/// A cell makes what looks like parts of a repository, whose configuration names more than can be guarded: it must not
+/// take the guard from what git runs.
+fn forged(caller: &Caller) -> Check {
+    let more = "mkdir deep && git init -q deep/sub && for at in . deep/sub; do mkdir $at/own && echo true > $at/own/pre-commit && \
+        git -C $at config core.hooksPath own; done";
+    for (number, (at, sign)) in
+        [(".", "mkdir hooks"), ("f", "mkdir hooks"), ("f", "echo > head"), ("f", "mkdir HEAD.")]
+            .into_iter()
+            .enumerate()
+    {
+        let path = repository(caller, &format!("grant-{number}"), more)?.display().to_string();
+        let run = |script: &str| caller.run(&["--rw", &path], &["bash", "-c", script]);
+        let forge = format!(
+            "mkdir -p /workspace/{at}/q && cd /workspace/{at} && {sign} && (echo '[include]'; \
+             for i in $(seq 540); do echo > q/$i; echo \" path = q/$i\"; done; \
+             for i in $(seq 1100); do echo \" path = m$i\"; done) > config && echo forged"
+        );
+        equal(sign, run(&forge)?.trimmed(), "forged")?;
+        let output = run("cd /workspace; for at in . deep/sub; do echo x >> $at/own/pre-commit && echo changed; done; \
+            echo x >> deep/free && echo free; echo x >> {at}/config && echo own".replace("{at}", at).as_str())?;
+        // The control: the rest can be written to, and what was made too.
+        equal(sign, output.trimmed(), "free\nown")?;
+        equal(sign, output.stderr.matches("Read-only file system").count(), 2)?;
     }
     Ok(())
 }

@@ -99,9 +99,7 @@ pub const CONFIG: &str = "config";
 pub const COMMONDIR: &str = "commondir";
 /// The file of a linked worktree that names the `.git` in it.
 pub const GITDIR: &str = "gitdir";
-pub const OBJECTS: &str = "objects";
-/// Branches, tags and other references.
-pub const REFS: &str = "refs";
+pub(crate) const OBJECTS: &str = "objects";
 /// Chooses, in a repository's `info`, which of the configured programs processes a file. Git makes
 /// no other file of this name in a repository, and a directory that contains one could be renamed
 /// to `info`.
@@ -460,10 +458,10 @@ impl Depth {
         match self {
             Self::Without if may_be(name, GIT) => Self::Top,
             Self::Without => Self::Without,
-            Self::Top | Self::Inside if may_be(name, REFS) => Self::Refs,
+            Self::Top | Self::Inside if may_be(name, "refs") => Self::Refs,
             Self::Top | Self::Inside if may_be(name, "logs") => Self::Logs,
             Self::Top | Self::Inside => Self::Inside,
-            Self::Logs if may_be(name, REFS) => Self::Refs,
+            Self::Logs if may_be(name, "refs") => Self::Refs,
             // Another spelling may name the same directory, so that it gets the rights of neither.
             Self::Refs if matches!(name, b"heads" | b"tags") => Self::Branches,
             Self::Refs if name == b"remotes" => Self::Remotes,

@@ -9,9 +9,7 @@ use nix::errno::Errno;
 use super::rights::Rights;
 use super::scan::{Repository, Scan};
 use super::tree::{Found, GrantPath, Kind, Named, Target, path_of};
-use cell::mediate::names::{
-    COMMONDIR, CONFIG, GIT, GIT_PARTS, GITDIR, HEAD, HOOKS, INFO, OBJECTS, OLD_REMOTES, REFS,
-};
+use cell::mediate::names::{COMMONDIR, CONFIG, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES};
 
 /// More parts of a repository: attributes choose which configured program processes a file,
 /// alternates name directories that git reads from, and the steps of an unfinished rebase or
@@ -81,6 +79,16 @@ impl Scan {
     /// Guards a directory with a HEAD in it: a bare repository, or one that could become a
     /// repository.
     pub(crate) fn bare_repository(&mut self, git: &GrantPath) {
+        // The next start knows it by its HEAD, which must be neither moved nor removed. Cells cannot replace one.
+        let head = git.below(Path::new(HEAD));
+        if self.trees.kind(&self.trees.host(&head)) == Some(Kind::File) {
+            self.cover(&head);
+        }
+        self.git_directory(git);
+    }
+
+    /// Guards a directory as one that may be a repository's.
+    fn git_directory(&mut self, git: &GrantPath) {
         self.guard_parts(git);
         let host = self.trees.host(git);
         self.repositories.push(Repository {
@@ -89,15 +97,6 @@ impl Scan {
             tops: vec![host],
             rights: Rights::Own,
         });
-    }
-
-    /// Guards a bare repository that has lost its HEAD, which a cell may move away: git obeys the other parts
-    /// again once its user has repaired it.
-    pub(crate) fn headless_repository(&mut self, git: &GrantPath) {
-        self.bare_repository(git);
-        for part in GIT_PARTS {
-            self.guard_name(git.below(Path::new(part)));
-        }
     }
 
     /// Guards the existing parts of a repository, and the targets of links in them.
@@ -125,13 +124,13 @@ impl Scan {
                 return;
             }
             let entries = self.entries(&directory);
-            if entries.iter().any(|(name, _)| name.as_os_str().as_bytes() == HEAD.as_bytes()) {
-                self.bare_repository(&directory);
-                queue.push_back(directory.below(Path::new(MODULES)));
-                continue;
-            }
-            if has_lost_head(|name, kind| is_among(&entries, name, kind)) {
-                self.headless_repository(&directory);
+            // Git replaces HEAD here, so that a cell may remove it. No cell can remove or make a configuration.
+            let is_sign = |(name, kind): &(PathBuf, Kind)| match name.as_os_str().as_bytes() {
+                name if name == HEAD.as_bytes() => true,
+                name => name == CONFIG.as_bytes() && *kind != Kind::Directory,
+            };
+            if entries.iter().any(is_sign) {
+                self.git_directory(&directory);
                 queue.push_back(directory.below(Path::new(MODULES)));
                 continue;
             }
@@ -230,17 +229,4 @@ impl Scan {
         let path = line.strip_prefix(prefix)?.trim_ascii();
         (!path.is_empty()).then(|| Found { path: path_of(path), rights: text.rights })
     }
-}
-
-/// Returns true for a directory that has parts of a bare repository. `has` returns true if it has a file of this name
-/// and type. It is not asked about HEAD, which has been looked for.
-pub(super) fn has_lost_head(has: impl Fn(&str, Kind) -> bool) -> bool {
-    let is_directory = |name: &str| has(name, Kind::Directory);
-    let has_others = || is_directory(HOOKS) || (is_directory(OBJECTS) && is_directory(REFS));
-    has(CONFIG, Kind::File) && has_others()
-}
-
-/// Returns true if a file of this name and type is among the entries of a directory.
-pub(super) fn is_among(entries: &[(PathBuf, Kind)], name: &str, kind: Kind) -> bool {
-    entries.iter().any(|(entry, its)| entry.as_os_str() == name && *its == kind)
 }

@@ -16,7 +16,6 @@ use nix::errno::Errno;
 use super::budget::{Budget, Extent};
 use super::guarded::GuardedPaths;
 use super::reader::{FileSettings, Reader};
-use super::repository::{has_lost_head, is_among};
 use super::rights::Rights;
 use super::tree::{GrantPath, Kind, Named, Target, Trees, shared};
 use cell::mediate::names;
@@ -28,8 +27,6 @@ const WALK_TIME: Duration = Duration::from_millis(150);
 const TOP_TIME: Duration = Duration::from_millis(50);
 /// Maximum number of names that are looked up in directories that were not listed.
 const MAX_NAMES: usize = 50_000;
-/// Maximum number of names by which a repository is known: `.git`, HEAD, and four of one without HEAD.
-const MAX_REPOSITORY_NAMES: usize = 6;
 /// Maximum number of paths that are guarded by name: each is compared with every name that a cell
 /// makes.
 const MAX_NAMED: usize = 1_000;
@@ -133,12 +130,8 @@ impl Scan {
             Some(kind) => self.obeyed(&git, kind),
             None => {}
         }
-        let kind =
-            |name: &str| self.trees.kind(&self.trees.host(&directory.below(Path::new(name))));
-        if kind(names::HEAD).is_some() {
+        if self.trees.kind(&self.trees.host(&directory.below(Path::new(names::HEAD)))).is_some() {
             self.bare_repository(directory);
-        } else if has_lost_head(|name, one| kind(name) == Some(one)) {
-            self.headless_repository(directory);
         }
     }
 
@@ -204,12 +197,7 @@ impl Scan {
                 self.note_unseen(&directory, "lies too deep to be looked at");
                 continue;
             }
-            let entries = self.entries(&directory);
-            let has_head = || entries.iter().any(|(name, _)| name.as_os_str() == names::HEAD);
-            if has_lost_head(|name, kind| is_among(&entries, name, kind)) && !has_head() {
-                self.headless_repository(&directory);
-            }
-            for (name, kind) in entries {
+            for (name, kind) in self.entries(&directory) {
                 let here = directory.below(&name);
                 let bytes = name.as_os_str().as_bytes();
                 match (names::NameClass::classify(bytes), kind) {
@@ -217,7 +205,16 @@ impl Scan {
                         self.obeyed(&here, kind);
                     }
                     (names::NameClass::Obeyed, _) => self.obeyed(&here, kind),
-                    (names::NameClass::Head { .. }, _) => self.bare_repository(&directory),
+                    (names::NameClass::Head { exact }, kind) => {
+                        let head = directory.below(Path::new(names::HEAD));
+                        // Cells may use other spellings where these are other names.
+                        if exact || self.trees.kind(&self.trees.host(&head)).is_some() {
+                            self.bare_repository(&directory);
+                        }
+                        if kind == Kind::Directory {
+                            queue.push_back(here);
+                        }
+                    }
                     (names::NameClass::Holder, kind) => {
                         self.holder(&here, kind);
                         if kind == Kind::Directory {
@@ -253,7 +250,7 @@ impl Scan {
         // The top of a granted directory was checked before.
         let below = |directory: &GrantPath| !directory.path.as_os_str().is_empty();
         for directory in [directory].into_iter().chain(queue).filter(below) {
-            if !self.budget.spend(MAX_REPOSITORY_NAMES + names::OBEYED.len()) {
+            if !self.budget.spend(2 + names::OBEYED.len()) {
                 break;
             }
             self.repositories_by_name(&directory);
@@ -313,9 +310,7 @@ impl Scan {
     fn unlistable(&mut self, directory: &GrantPath) {
         let host = self.trees.host(directory);
         let git = self.trees.stat(&host.join(names::GIT)).map(|_| ());
-        if git == Err(Errno::EACCES)
-            || !self.budget.spend(MAX_REPOSITORY_NAMES + names::OBEYED.len())
-        {
+        if git == Err(Errno::EACCES) || !self.budget.spend(2 + names::OBEYED.len()) {
             return;
         }
         self.repositories_by_name(directory);

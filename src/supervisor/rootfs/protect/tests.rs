@@ -97,6 +97,7 @@ fn obeyed_files_are_found_in_nested_repositories_too() -> Outcome {
         ".git/hooks",
         modules,
         ".vscode",
+        "bare/HEAD",
         "bare/hooks",
         "sub/.envrc",
         deep,
