@@ -101,8 +101,8 @@ fn is_held(caller: &Caller, id: &str) -> Check {
 /// Reasons why an attack does not apply to this caller. Any other reason is something that the machine lacks.
 const OF_THE_OTHER: [&str; 2] = ["for root only", "for ordinary users only"];
 
-/// In the reason for an attack by Node on a machine without it.
-const WITHOUT_NODE: &str = "its control needs `node`, which this machine lacks";
+/// In the reasons for an attack by Node on a machine without it: the attack or its control needs it.
+const WITHOUT_NODE: &str = "needs `node`, which ";
 
 /// Beginning of the reason for an attack whose call another architecture has.
 const NO_CALL: &str = "processors of this kind have no call";
