@@ -140,7 +140,8 @@ impl CellLife {
     /// Reads a message of the payload. Returns true if its socket is closed: the program was executed, or has ended.
     pub(crate) fn read_job(&mut self) -> bool {
         match self.read_exec_failure() {
-            Ok(()) | Err(Errno::EAGAIN) => false,
+            Ok(()) => false,
+            Err(errno) if is_passing(errno) => false,
             Err(_) => {
                 self.cell.stop_listening(CellSocket::Job);
                 true
@@ -179,7 +180,7 @@ impl CellLife {
     fn read_packet(&mut self, buffer: &mut Vec<u8>) -> bool {
         match socket::receive_into(&self.cell.control, buffer, PacketWait::No) {
             Ok(received) if received.bytes > 0 => true,
-            Err(Errno::EAGAIN) => false,
+            Err(errno) if is_passing(errno) => false,
             // The pidfd reports the end.
             Ok(_) | Err(_) => {
                 self.cell.stop_listening(CellSocket::Control);
@@ -284,4 +285,9 @@ impl CellLife {
             self.take_message(&buffer);
         }
     }
+}
+
+/// Returns true if a packet that could not be read may be there in the next turn.
+fn is_passing(errno: Errno) -> bool {
+    matches!(errno, Errno::EAGAIN | Errno::EINTR | Errno::ENOMEM | Errno::ENOBUFS)
 }
