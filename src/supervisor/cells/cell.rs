@@ -497,11 +497,19 @@ impl Cell {
 
     /// Sends an order to init without blocking. An init that has a full socket of unread orders
     /// hangs, and its cell is killed: this process must never wait for one cell, as it serves all
-    /// of them.
+    /// of them. A cell whose init cannot be sent an order twice is killed too, since its calls would have no end.
+    ///
+    /// # Errors
+    /// EPIPE and ECONNRESET: init has ended, which its pidfd reports. Others: the cell could not be killed.
     pub(crate) fn send(&self, order: &ToInit) -> Result<(), Errno> {
-        match report::send_now(&self.control, order) {
-            Err(Errno::EAGAIN) => self.try_to_kill(),
-            sent => sent,
+        let sent = report::send_now(&self.control, order).or_else(|errno| match errno {
+            Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET => Err(errno),
+            // Interrupted, or without memory for a moment.
+            _ => report::send_now(&self.control, order),
+        });
+        match sent {
+            Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => sent,
+            Err(_) => self.try_to_kill(),
         }
     }
 
