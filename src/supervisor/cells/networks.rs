@@ -247,7 +247,9 @@ impl OwnNetwork {
     fn within<T>(&self, network: &KeptNetwork, act: impl FnOnce() -> T) -> Result<T, Errno> {
         setns(&network.namespace, CloneFlags::CLONE_NEWNET)?;
         let done = act();
-        if setns(&self.namespace, CloneFlags::CLONE_NEWNET).is_err() {
+        let go_back = || setns(&self.namespace, CloneFlags::CLONE_NEWNET);
+        // A second time where the kernel was short of memory for a moment.
+        if go_back().is_err() && go_back().is_err() {
             process::exit_now(1);
         }
         Ok(done)
