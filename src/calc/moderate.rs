@@ -9,8 +9,8 @@ use std::f64::consts::{E, PI, TAU};
 use super::tokens::{Expression, Kind, Token};
 
 /// Bounds of usual sizes: the library treats values from 10^-6 to 10^6 as bc does, at each scale.
-const LEAST: f64 = 1e-5;
-const GREATEST: f64 = 1e5;
+const MIN_SIZE: f64 = 1e-5;
+const MAX_SIZE: f64 = 1e5;
 /// Part of a value by which a computed bound may be wrong: far more than an f64 is.
 const ERROR: f64 = 1e-9;
 /// Maximum number of tokens: bounds are computed recursively.
@@ -39,7 +39,8 @@ struct Size {
 impl Size {
     /// Returns the bounds of a value that was computed from two bounds of its argument.
     fn between(one: f64, other: f64) -> Option<Self> {
-        let (least, greatest) = (one.min(other), one.max(other));
+        let least = one.min(other);
+        let greatest = one.max(other);
         let size = Self {
             least: least - least.abs() * ERROR,
             greatest: greatest + greatest.abs() * ERROR,
@@ -49,7 +50,7 @@ impl Size {
 
     /// Returns the bounds, if they are those of a positive value of a usual size.
     fn usual(self) -> Option<Self> {
-        (self.least >= LEAST && self.greatest <= GREATEST).then_some(self)
+        (self.least >= MIN_SIZE && self.greatest <= MAX_SIZE).then_some(self)
     }
 
     /// Returns the bounds, if the value without its sign has a usual size.

@@ -12,7 +12,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
     claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
     claim("no_repository_loses_what_it_is_known_by", headless).needs(&[Need::Git]),
-    claim("what_looks_like_a_repository_takes_no_guard_from_others", forged).needs(&[Need::Git]),
+    claim("what_looks_like_a_repository_takes_no_guard_from_others", forged)
+        .needs(&[Need::Git, Need::Python]),
     claim("a_changing_link_leads_no_socket_into_a_repository", turns)
         .needs(&[Need::Git, Need::Python]),
 ];
@@ -86,11 +87,11 @@ fn headless(caller: &Caller) -> Check {
     for (rw, git) in kept.into_iter().chain(kept) {
         let script = format!(
             "cd /workspace/{git}; mv HEAD lost; rm HEAD; ln HEAD lost && rm -f HEAD; > HEAD; rm -rf HEAD; cat HEAD; \
-             mkdir away; mv objects refs commondir away; mkdir free && rmdir free && echo free"
+             mkdir away; mv objects refs commondir away; [ ! -d logs ] || echo >> logs/HEAD && mkdir free && rmdir free && echo free"
         );
         let output = caller.run(&["--rw", rw], &["bash", "-c", &script])?;
         let lines: Vec<&str> = output.stdout.lines().collect();
-        // The control: other files can be made and removed there.
+        // The control: git can write its logs, and other files can be made and removed there.
         let is_there = matches!(lines[..], [head, "free"] if head.starts_with("ref: refs/heads/"));
         holds(git, &output, is_there)?;
         let busy = output.stderr.matches("Device or resource busy").count();
@@ -111,29 +112,55 @@ fn headless(caller: &Caller) -> Check {
     equal("of a submodule", guarded.trimmed(), "free\nconfig\nhooks/update.sample")
 }
 
-/// A cell makes what looks like parts of a repository, whose configuration names more than can be guarded: it must not
-/// take the guard from what git runs.
+/// Ways to make what looks like parts of a repository, and what they name: more than can be guarded.
+const FORGERIES: [&str; 7] = [
+    "mkdir -p q hooks && includes q > config",
+    "mkdir -p f/q f/hooks && includes q > f/config",
+    "mkdir -p f/q && echo > f/head && includes q > f/config",
+    "mkdir -p f/q f/HEAD. && includes q > f/config",
+    "mkdir -p q .git/modules/refs/heads && includes ../../../../q > .git/modules/refs/heads/config",
+    "for i in $(seq 132); do at=.git/modules/refs/remotes/$i; mkdir -p $at/{branches,remotes,rebase-merge,rebase-apply}
+        echo > $at/HEAD; done; cd .git/modules/refs/remotes/1/rebase-merge; links",
+    "mkdir .git/rebase-merge && cd .git/rebase-merge && links",
+];
+
+/// Prints a configuration that includes files which it makes in the directory, and others; makes links to files and to
+/// chains of links.
+const FORGE: &str = r#"includes() {
+        echo "[include]"
+        for i in $(seq 540); do echo > /workspace/${1#../../../../}/$i 2>/dev/null || echo > f/$1/$i; echo " path = $1/$i"; done
+        for i in $(seq 1100); do echo " path = m$i"; done
+    }
+    links() { python3 -c "
+import os
+for i in range(540):
+    open('f%d' % i, 'w')
+    os.symlink('f%d' % i, 'a%d' % i)
+for i in range(28):
+    os.symlink(os.path.relpath('/workspace/c%d_0' % i), 'b%d' % i)
+    for j in range(38):
+        os.symlink('c%d_%d' % (i, j + 1), '/workspace/c%d_%d' % (i, j))
+"; }
+"#;
+
+/// A cell must not take the guard from what git runs by making what a later start guards.
 fn forged(caller: &Caller) -> Check {
-    let more = "mkdir deep && git init -q deep/sub && for at in . deep/sub; do mkdir $at/own && echo true > $at/own/pre-commit && \
+    let more = "mkdir -p p/q/r/s/sub && git init -q p/q/r/s/sub && for at in . p/q/r/s/sub; do mkdir $at/own && echo true > $at/own/pre-commit && \
         git -C $at config core.hooksPath own; done";
-    for (number, (at, sign)) in
-        [(".", "mkdir hooks"), ("f", "mkdir hooks"), ("f", "echo > head"), ("f", "mkdir HEAD.")]
-            .into_iter()
-            .enumerate()
-    {
+    for (number, forgery) in FORGERIES.into_iter().enumerate() {
         let path = repository(caller, &format!("grant-{number}"), more)?.display().to_string();
-        let run = |script: &str| caller.run(&["--rw", &path], &["bash", "-c", script]);
-        let forge = format!(
-            "mkdir -p /workspace/{at}/q && cd /workspace/{at} && {sign} && (echo '[include]'; \
-             for i in $(seq 540); do echo > q/$i; echo \" path = q/$i\"; done; \
-             for i in $(seq 1100); do echo \" path = m$i\"; done) > config && echo forged"
-        );
-        equal(sign, run(&forge)?.trimmed(), "forged")?;
-        let output = run("cd /workspace; for at in . deep/sub; do echo x >> $at/own/pre-commit && echo changed; done; \
-            echo x >> deep/free && echo free; echo x >> {at}/config && echo own".replace("{at}", at).as_str())?;
-        // The control: the rest can be written to, and what was made too.
-        equal(sign, output.trimmed(), "free\nown")?;
-        equal(sign, output.stderr.matches("Read-only file system").count(), 2)?;
+        let run = |script: &str| {
+            let script = format!("cd /workspace; {script}");
+            caller.run(&["--rw", &path], &["bash", "-c", &script])
+        };
+        let output = run(&format!("{FORGE}\n{forgery} && echo forged"))?;
+        equal(forgery, output.trimmed(), "forged")?;
+        let output = run(
+            "for at in . p/q/r/s/sub; do echo x >> $at/own/pre-commit && echo changed; done; echo x >> p/free && echo free",
+        )?;
+        // The control: the rest can be written to.
+        equal(forgery, output.trimmed(), "free")?;
+        equal(forgery, output.stderr.matches("Read-only file system").count(), 2)?;
     }
     Ok(())
 }

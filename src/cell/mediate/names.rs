@@ -472,7 +472,8 @@ impl Depth {
     }
 
     /// Returns true if references or their logs are stored here.
-    fn is_of_references(self) -> bool {
+    #[must_use]
+    pub fn is_of_references(self) -> bool {
         match self {
             Self::Refs | Self::Logs | Self::Branches | Self::Remotes | Self::References => true,
             Self::Without | Self::Top | Self::Inside => false,

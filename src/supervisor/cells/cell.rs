@@ -495,18 +495,13 @@ impl Cell {
         process::signal(&self.child.pidfd, Signal::SIGKILL)
     }
 
-    /// Sends an order to init without blocking. An init that has a full socket of unread orders
-    /// hangs, and its cell is killed: this process must never wait for one cell, as it serves all
-    /// of them. A cell whose init cannot be sent an order twice is killed too, since its calls would have no end.
-    ///
-    /// # Errors
-    /// EPIPE and ECONNRESET: init has ended, which its pidfd reports. Others: the cell could not be killed.
+    /// Sends an order to init without blocking: this process serves all cells, and waits for none. A cell is killed if its
+    /// init reads no orders, or cannot be sent one twice: its calls would not end.
     pub(crate) fn send(&self, order: &ToInit) -> Result<(), Errno> {
-        let sent = report::send_now(&self.control, order).or_else(|errno| match errno {
-            Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET => Err(errno),
-            // Interrupted, or without memory for a moment.
-            _ => report::send_now(&self.control, order),
-        });
+        let mut sent = report::send_now(&self.control, order);
+        if !matches!(sent, Ok(()) | Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET)) {
+            sent = report::send_now(&self.control, order);
+        }
         match sent {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => sent,
             Err(_) => self.try_to_kill(),

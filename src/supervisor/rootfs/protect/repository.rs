@@ -9,13 +9,15 @@ use nix::errno::Errno;
 use super::rights::Rights;
 use super::scan::{Repository, Scan};
 use super::tree::{Found, GrantPath, Kind, Named, Target, path_of};
-use cell::mediate::names::{COMMONDIR, CONFIG, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES};
+use cell::mediate::names::{
+    COMMONDIR, CONFIG, Depth, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES,
+};
 
-/// More parts of a repository: attributes choose which configured program processes a file,
-/// alternates name directories that git reads from, and the steps of an unfinished rebase or
-/// `git am` may be commands.
-const MORE_PARTS: [&str; 4] =
-    ["info/attributes", "objects/info/alternates", "rebase-merge", "rebase-apply"];
+/// More parts of a repository: attributes choose which configured program processes a file, and
+/// alternates name directories that git reads from.
+const MORE_PARTS: [&str; 2] = ["info/attributes", "objects/info/alternates"];
+/// Directories with the steps of an unfinished rebase or `git am`, which may be commands.
+const STEPS: [&str; 2] = ["rebase-merge", "rebase-apply"];
 /// Directories of the repositories of submodules, and of linked worktrees.
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";
@@ -62,7 +64,8 @@ impl Scan {
             }
             let host = self.trees.host(&worktree);
             let exists = |name: &&str| self.trees.kind(&host.join(name)).is_some();
-            if kind != Kind::Directory || !signs.iter().any(exists) {
+            let is_worktree = kind == Kind::Directory && signs.iter().any(exists);
+            if !is_worktree || is_of_references(&git.path, &worktree.path) {
                 continue;
             }
             self.guard_parts(&worktree);
@@ -81,10 +84,22 @@ impl Scan {
     pub(crate) fn bare_repository(&mut self, git: &GrantPath) {
         // The next start knows it by its HEAD, which must be neither moved nor removed. Cells cannot replace one.
         let head = git.below(Path::new(HEAD));
-        if self.trees.kind(&self.trees.host(&head)) == Some(Kind::File) {
-            self.cover(&head);
+        match self.trees.kind(&self.trees.host(&head)) {
+            Some(Kind::File) if !self.is_below_references(git) => self.cover(&head),
+            Some(Kind::Link) => {
+                self.note(&head, "is a link, and nothing keeps a link in its place")
+            }
+            Some(Kind::File | Kind::Directory | Kind::Other) | None => {}
         }
         self.git_directory(git);
+    }
+
+    /// Returns true for a directory in which a bare repository, whose HEAD is kept, has references or their logs.
+    fn is_below_references(&self, directory: &GrantPath) -> bool {
+        let tree = directory.tree;
+        let is_kept = |above: &&Path| !self.is_new(&GrantPath { tree, path: above.join(HEAD) });
+        let git = directory.path.ancestors().skip(1).find(is_kept);
+        git.is_some_and(|git| is_of_references(git, &directory.path))
     }
 
     /// Guards a directory as one that may be a repository's.
@@ -99,7 +114,7 @@ impl Scan {
         });
     }
 
-    /// Guards the existing parts of a repository, and the targets of links in them.
+    /// Guards the existing parts of a repository, and the targets of links in those that no cell can make.
     fn guard_parts(&mut self, git: &GrantPath) {
         let info = git.below(Path::new(INFO));
         if self.trees.kind(&self.trees.host(&info)) == Some(Kind::Link) {
@@ -114,6 +129,13 @@ impl Scan {
                 None => {}
             }
         }
+        // A cell may make these, with any number of links and names: they must not take the guard from what comes later.
+        for steps in STEPS {
+            let path = git.below(Path::new(steps));
+            if self.trees.kind(&self.trees.host(&path)) == Some(Kind::Directory) {
+                self.cover(&path);
+            }
+        }
     }
 
     /// Guards the repositories of submodules, which are named by their paths.
@@ -122,6 +144,10 @@ impl Scan {
         while let Some(directory) = queue.pop_front() {
             if self.is_spent() {
                 return;
+            }
+            // Of a submodule with such a name, only what cells cannot make by name is guarded.
+            if is_of_references(&git.path, &directory.path) {
+                continue;
             }
             let entries = self.entries(&directory);
             // Git replaces HEAD here, so that a cell may remove it. No cell can remove or make a configuration.
@@ -229,4 +255,12 @@ impl Scan {
         let path = line.strip_prefix(prefix)?.trim_ascii();
         (!path.is_empty()).then(|| Found { path: path_of(path), rights: text.rights })
     }
+}
+
+/// Returns true for a directory in which git keeps references or their logs, by its path in the repository's directory
+/// `git`. Cells may make files there that have the names of a repository's parts.
+fn is_of_references(git: &Path, directory: &Path) -> bool {
+    let below = directory.strip_prefix(git).unwrap_or(directory);
+    let depth = below.iter().fold(Depth::Top, |depth, name| depth.below(name.as_bytes()));
+    depth.is_of_references()
 }
