@@ -11,6 +11,7 @@ use crate::support::{
 pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
     claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
+    claim("no_cell_makes_a_link_in_a_repository", linked).needs(&[Need::Git, Need::Python]),
     claim("no_repository_loses_what_it_is_known_by", headless).needs(&[Need::Git]),
     claim("what_looks_like_a_repository_takes_no_guard_from_others", forged)
         .needs(&[Need::Git, Need::Python]),
@@ -112,6 +113,31 @@ fn headless(caller: &Caller) -> Check {
     equal("of a submodule", guarded.trimmed(), "free\nconfig\nhooks/update.sample")
 }
 
+/// Git on the host writes these files where a link in their place leads, with text that a cell may choose.
+fn linked(caller: &Caller) -> Check {
+    let more = "git clone -q --bare . b.git && git clone -q --bare . .git/modules/m && mkdir src";
+    let path = repository(caller, "grant", more)?.display().to_string();
+    let script = "cd /workspace; mkdir links && ln -s ../src links/l && ln -s src plain && echo made
+        rename() { python3 -c 'import ctypes, sys; a, b = (x.encode() for x in sys.argv[1:3])
+if ctypes.CDLL(None).renameat2(-100, a, -100, b, int(sys.argv[3])): sys.exit(1)' $*; }
+        for at in .git/COMMIT_EDITMSG .git/FETCH_HEAD .git/x .git/logs/HEAD .git/logs/refs/heads/x .git/modules/m/FETCH_HEAD \
+            .git/objects/x .git/refs/heads/x b.git/FETCH_HEAD b.git/refs/x b.git/worktrees b.git/objects/info/x; do
+            rm -f $at; ln -s ../src/HEAD $at && echo linked $at; ln -P links/l $at && echo second $at
+            rename links/l $at 0 && echo moved $at; rename links $at 0 && echo directory $at
+            mkdir -p $at; rename links $at 2 && echo swapped $at; rename $at links 2 && echo swapped $at; rmdir $at
+        done 2> /dev/null; rename links/l src/l 0 && rename src links/l 0 && echo free
+        git -C b.git branch y && git -C b.git gc -q && git -C b.git log --format=%s y
+        git commit -qm second --allow-empty && git gc -q && git log --format=%s";
+    let output = caller.run(&["--rw", &path], &["bash", "-c", script])?;
+    // The controls: links elsewhere, and git's own work in each repository.
+    equal("links", output.trimmed(), "made\nfree\nfirst\nsecond\nfirst")?;
+    let unguarded = caller.run(
+        &["--unguarded", "--rw", &path],
+        &["bash", "-c", "ln -s ../x /workspace/.git/FETCH_HEAD && echo linked"],
+    )?;
+    equal("without the guard", unguarded.trimmed(), "linked")
+}
+
 /// Ways to make what looks like parts of a repository, and what they name: more than can be guarded.
 const FORGERIES: [&str; 7] = [
     "mkdir -p q hooks && includes q > config",
@@ -133,13 +159,16 @@ const FORGE: &str = r#"includes() {
     }
     links() { python3 -c "
 import os
+def link(to, name):
+    try: os.symlink(to, name)
+    except PermissionError: pass
 for i in range(540):
     open('f%d' % i, 'w')
-    os.symlink('f%d' % i, 'a%d' % i)
+    link('f%d' % i, 'a%d' % i)
 for i in range(28):
-    os.symlink(os.path.relpath('/workspace/c%d_0' % i), 'b%d' % i)
+    link(os.path.relpath('/workspace/c%d_0' % i), 'b%d' % i)
     for j in range(38):
-        os.symlink('c%d_%d' % (i, j + 1), '/workspace/c%d_%d' % (i, j))
+        link('c%d_%d' % (i, j + 1), '/workspace/c%d_%d' % (i, j))
 "; }
 "#;
 

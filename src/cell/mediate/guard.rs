@@ -82,7 +82,34 @@ impl<'a> NameGuard<'a> {
     pub fn renames(&self, from: &Spot, to: &Spot) -> Result<Renames> {
         let from_depth = self.depth(&from.parent)?;
         let to_depth = self.depth(&to.parent)?;
-        Ok(names::renames((from_depth, from.name()), (to_depth, to.name())))
+        let decided = names::renames((from_depth, from.name()), (to_depth, to.name()));
+        let is_one = || {
+            let mut one = [0; 4096];
+            let mut other = [0; 4096];
+            Ok(self.path(&from.parent, &mut one)? == self.path(&to.parent, &mut other)?)
+        };
+        // No link, nor a directory with one, comes into a bare repository.
+        if decided == Renames::Anything
+            && !is_one()?
+            && self.is_in_repository(&from.parent)? != self.is_in_repository(&to.parent)?
+        {
+            return Ok(Renames::Regular);
+        }
+        Ok(decided)
+    }
+
+    /// Returns true if a link must not be made in a directory, as that is a repository's or lies in one: git on the host
+    /// writes many of its files through links, with text that a cell can choose.
+    pub(crate) fn refuses_links(&self, directory: &OwnedFd) -> Result<bool> {
+        Ok(!self.is_free(directory)? && self.is_in_repository(directory)?)
+    }
+
+    /// Returns true if a directory is a repository's, or lies in one.
+    fn is_in_repository(&self, directory: &OwnedFd) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        let path = self.path(directory, &mut buffer)?;
+        let levels = names::parts(path).count();
+        Ok(self.depth_of(path) != Depth::Without || has_head_above(directory, levels)?)
     }
 
     /// Returns true if a directory is on a private filesystem of the cell.
@@ -317,6 +344,27 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
         Err(Errno::ENOENT) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// Returns true if a directory, or one of so many above it, has a HEAD.
+fn has_head_above(directory: &OwnedFd, levels: usize) -> Result<bool> {
+    const MAX_LEVELS: usize = 64;
+    const UP: &str = "../";
+    // Deeper than any part of a repository that git writes to by itself: refused to be safe.
+    if levels > MAX_LEVELS {
+        return Ok(true);
+    }
+    let mut path = [0; MAX_LEVELS * UP.len() + HEAD.len()];
+    let (up, head) = path.split_at_mut(MAX_LEVELS * UP.len());
+    up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
+    head.copy_from_slice(HEAD.as_bytes());
+    for level in 0..levels {
+        let above = path.get((MAX_LEVELS - level) * UP.len()..).unwrap_or_default();
+        if has(directory, std::str::from_utf8(above).map_err(|_| Errno::EINVAL)?)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns true if a path below a repository's directory is that of hooks or remotes, or lies in it.

@@ -170,6 +170,7 @@ impl<'a> Handlers<'a> {
         let spot = self.new_name(caller, path, NameGuard::is_guarded)?;
         let enters_cache = names::leads_to_caches(content.bytes());
         if self.name_guard.is_holder(&spot)?
+            || self.name_guard.refuses_links(&spot.parent)?
             || enters_cache && !self.name_guard.is_free(&spot.parent)?
         {
             return Err(CallError::Guarded(GuardedName::Other));
@@ -335,11 +336,17 @@ impl<'a> Handlers<'a> {
         if self.name_guard.is_holder(&to)? {
             return Err(CallError::Guarded(GuardedName::Other));
         }
+        let refuses_links = self.name_guard.refuses_links(&to.parent)?;
         caller.still_waits()?;
         match source {
             // A second name would make the file writable.
             FoundFile::Spot(spot) if self.name_guard.keeps(&spot)? => {
                 return Err(CallError::Guarded(GuardedName::Other));
+            }
+            FoundFile::Spot(spot)
+                if refuses_links && !self.name_guard.refuses_links(&spot.parent)? =>
+            {
+                return Err(CallError::Errno(Errno::EXDEV));
             }
             FoundFile::Spot(spot) => {
                 linkat(&spot.parent, spot.last()?, &to.parent, to.last()?, AtFlags::empty())?;
@@ -349,6 +356,10 @@ impl<'a> Handlers<'a> {
                 let held = target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
                 if self.name_guard.keeps_file(&held)? {
                     return Err(CallError::Guarded(GuardedName::Other));
+                }
+                let is_link = fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFLNK;
+                if is_link && refuses_links {
+                    return Err(CallError::Errno(Errno::EXDEV));
                 }
                 // Links the file that was checked: the caller may have replaced its descriptor
                 // since.
