@@ -12,6 +12,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_remote_in_an_older_form", remotes).needs(&[Need::Git]),
     claim("no_link_stands_for_the_directory_of_attributes", info).needs(&[Need::Git]),
     claim("no_cell_makes_a_link_in_a_repository", linked).needs(&[Need::Git, Need::Python]),
+    claim("what_git_runs_is_guarded_in_each_grant_that_has_it", overlapping).needs(&[Need::Git]),
     claim("no_repository_loses_what_it_is_known_by", headless).needs(&[Need::Git]),
     claim("what_looks_like_a_repository_takes_no_guard_from_others", forged)
         .needs(&[Need::Git, Need::Python]),
@@ -136,6 +137,27 @@ if ctypes.CDLL(None).renameat2(-100, a, -100, b, int(sys.argv[3])): sys.exit(1)'
         &["bash", "-c", "ln -s ../x /workspace/.git/FETCH_HEAD && echo linked"],
     )?;
     equal("without the guard", unguarded.trimmed(), "linked")
+}
+
+/// Cells have a directory in two grants, and git obeys what is in both.
+fn overlapping(caller: &Caller) -> Check {
+    let more = "mkdir -p sub/own conf && echo true > sub/own/pre-commit && echo '[a]' > sub/inc && echo x > conf/rc && \
+        ln -s conf/rc .envrc && git config core.hooksPath sub/own && git config include.path ../sub/inc";
+    let path = repository(caller, "grant", more)?.display().to_string();
+    let script = "shopt -s globstar nullglob; for at in /workspace /other; do
+            for file in $at/**/{pre-commit,inc,rc}; do echo x >> $file && echo changed $file; done
+            mv $at/sub $at/gone && echo moved; echo x > $at/free && echo free
+        done 2> /dev/null";
+    for other in ["", "/sub", "/sub/own", "/conf"] {
+        let other = format!("{path}{other}:/other");
+        for grants in [[path.as_str(), &other], [&other, path.as_str()]] {
+            let options = grants.map(|grant| ["--rw", grant]).concat();
+            let output = caller.run(&options, &["bash", "-c", script])?;
+            // The control: the rest can be written to.
+            equal(&other, output.trimmed(), "free\nfree")?;
+        }
+    }
+    Ok(())
 }
 
 /// Ways to make what looks like parts of a repository, and what they name: more than can be guarded.

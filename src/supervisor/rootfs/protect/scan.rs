@@ -466,10 +466,12 @@ impl Scan {
         if let Ok((_, stat)) = self.trees.stat(&self.trees.host(path)) {
             self.shared.extend(shared(&stat));
         }
-        if let Some(guarded) = self.guarded.get_mut(path.tree)
-            && !guarded.obeyed.contains(&path.path)
-        {
-            guarded.obeyed.push(path.path.clone());
+        for GrantPath { tree, path } in self.trees.everywhere(path) {
+            if let Some(guarded) = self.guarded.get_mut(tree)
+                && !guarded.obeyed.contains(&path)
+            {
+                guarded.obeyed.push(path);
+            }
         }
     }
 
@@ -512,14 +514,22 @@ impl Scan {
 
     /// Prevents a directory from being renamed.
     pub(crate) fn pin(&mut self, path: &GrantPath) {
-        if let Some(guarded) = self.guarded.get_mut(path.tree) {
-            guarded.pinned.push(path.path.clone());
+        for GrantPath { tree, path } in self.trees.everywhere(path) {
+            if let Some(guarded) = self.guarded.get_mut(tree) {
+                guarded.pinned.push(path);
+            }
         }
     }
 
     /// Guards a path by name, so that it cannot be made or written to, unless a name in it is
     /// guarded anyway.
     pub(crate) fn guard_name(&mut self, place: GrantPath) {
+        for place in self.trees.everywhere(&place) {
+            self.guard_name_in(place);
+        }
+    }
+
+    fn guard_name_in(&mut self, place: GrantPath) {
         let path = place.path.as_os_str().as_bytes();
         if names::has_obeyed(path) || path.is_empty() {
             return;

@@ -172,6 +172,21 @@ impl Trees {
         within.min_by_key(|place| place.path.as_os_str().len())
     }
 
+    /// Returns the location of a path in each granted directory that contains it: cells may write to it through all of
+    /// them.
+    pub(crate) fn everywhere(&self, place: &GrantPath) -> Vec<GrantPath> {
+        if self.granted.len() == 1 {
+            return vec![place.clone()];
+        }
+        let host = self.host(place);
+        let within = self.granted.iter().enumerate();
+        within
+            .filter_map(|(tree, one)| {
+                Some(GrantPath { tree, path: host.strip_prefix(&one.host).ok()?.to_owned() })
+            })
+            .collect()
+    }
+
     /// Opens a resolved path. ELOOP means that it contains a link now, ETIMEDOUT that a filesystem of
     /// the host does not answer.
     pub(crate) fn open(&self, host: &Path, flags: i32) -> Result<OwnedFd, Errno> {
