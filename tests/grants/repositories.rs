@@ -355,7 +355,7 @@ const CHANGES: &str = r#"cd /workspace; git=$(git rev-parse --absolute-git-dir) 
     done
     echo "gitdir: /tmp" > .git && echo WROTE .git; mv .git g && echo MOVED .git; [ ! -e .git ] || { rm -f .git && echo REMOVED .git; }
     mv "$git" "$git-away" && echo MOVED; mv "$common" "$common-away" && echo MOVED; mv "$(dirname "$git")" "$git-up" && echo MOVED
-    ln -s /etc "$common/HEAD$RANDOM" && echo fine; true"#;
+    ln -s /etc "$common/linked" && echo LINKED; echo x > "$common/HEAD$RANDOM" && echo fine; true"#;
 
 fn kept(caller: &Caller) -> Check {
     let home = Home::new(caller)?;
