@@ -482,8 +482,7 @@ impl Cell {
             return match report::send_now(&self.control, &ToInit::End) {
                 // Init has ended, with or without unread messages.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
-                // Init does not read: its processes are ended together with those of all cells when
-                // it is reaped.
+                // Init does not read: its processes end with those of all cells when it is reaped.
                 Err(Errno::EAGAIN) => process::signal(&self.child.pidfd, Signal::SIGKILL),
                 sent => sent,
             };
