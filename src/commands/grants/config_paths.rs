@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::rc::Rc;
 
 use cell::c_path;
 use config::HostContext;
@@ -69,26 +69,72 @@ struct Mount {
 }
 
 /// The mounts of this process by their ids, read once for all directories that are examined.
-#[derive(Debug, Clone)]
-pub(crate) struct HostMounts(Rc<BTreeMap<u64, Mount>>);
+#[derive(Debug)]
+pub(crate) struct HostMounts(BTreeMap<u64, Mount>);
 
 impl HostMounts {
     /// # Errors
     /// The list cannot be read.
     pub(crate) fn read() -> std::io::Result<Self> {
-        Ok(Self(Rc::new(mounts(&std::fs::read("/proc/self/mountinfo")?))))
+        Ok(Self(mounts(&std::fs::read("/proc/self/mountinfo")?)))
+    }
+
+    /// Returns the location of a file whose path has no links.
+    fn location(&self, path: &Path) -> Option<Location> {
+        let mount = self.0.get(&mount_id(&c_path(path).ok()?).ok()?)?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        let in_filesystem = match below.as_os_str().is_empty() {
+            true => mount.root.clone(),
+            false => mount.root.join(below),
+        };
+        Some((mount.device.clone(), in_filesystem))
     }
 }
 
 /// Location of a file: its filesystem, and the path in it.
 type Location = (String, PathBuf);
 
+/// A path that no grant may reach, followed once for all grants.
+#[derive(Debug)]
+pub(crate) struct ForbiddenPath {
+    path: PathBuf,
+    /// The directories in which a name of the path is looked up, and the file at its end, each without links and
+    /// with its location. The list ends where a name is missing.
+    visited: Vec<(PathBuf, Option<Location>)>,
+    /// The last of these files, if it can be looked at.
+    last: Option<Metadata>,
+    is_missing: bool,
+}
+
+impl ForbiddenPath {
+    /// Follows these paths.
+    pub(crate) fn follow(paths: Vec<PathBuf>, mounts: &HostMounts) -> Vec<Self> {
+        let mut known: BTreeMap<PathBuf, Option<Location>> = BTreeMap::new();
+        let mut located = |path: PathBuf| {
+            let location = known.entry(path.clone()).or_insert_with(|| mounts.location(&path));
+            (path, location.clone())
+        };
+        let follow = |path: PathBuf| {
+            let Visited { files, is_missing } = visited(&path);
+            let visited: Vec<_> = files.into_iter().map(&mut located).collect();
+            let last = visited.last().and_then(|(last, _)| last.symlink_metadata().ok());
+            Self { path, visited, last, is_missing }
+        };
+        paths.into_iter().map(follow).collect()
+    }
+
+    /// Returns true if a path without links is this file, or below it.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        let last = self.visited.last().filter(|_| !self.is_missing);
+        last.is_some_and(|(last, _)| path.starts_with(last))
+    }
+}
+
 /// A directory that is to be granted for writing, with all mounts below it.
 #[derive(Debug)]
 pub(crate) struct HostTree {
     path: PathBuf,
     owner: u32,
-    mounts: HostMounts,
     /// Parts of filesystems that are in it.
     trees: Vec<Location>,
 }
@@ -100,71 +146,63 @@ impl HostTree {
     /// A directory that cannot be examined.
     pub(crate) fn examine(path: &Path, mounts: &HostMounts) -> std::io::Result<Self> {
         let owner = std::fs::metadata(path)?.uid();
-        let mounts = mounts.clone();
-        let mut tree = Self { path: path.to_owned(), owner, mounts, trees: Vec::new() };
-        let below = tree.mounts.0.values().filter(|mount| mount.point.starts_with(path));
+        let below = mounts.0.values().filter(|mount| mount.point.starts_with(path));
         let below = below.map(|mount| (mount.device.clone(), mount.root.clone()));
-        tree.trees = tree.location(path).into_iter().chain(below).collect();
-        Ok(tree)
+        let trees = mounts.location(path).into_iter().chain(below).collect();
+        Ok(Self { path: path.to_owned(), owner, trees })
     }
 
     /// Returns the first of these paths that a writer to this directory reaches.
-    pub(crate) fn reaches<'p>(&self, paths: &'p [PathBuf]) -> Option<(&'p Path, Exposure)> {
-        let mut seen = BTreeMap::new();
-        paths.iter().find_map(|path| {
-            let visited = visited(path);
-            let mut inside =
-                |path: &PathBuf| *seen.entry(path.clone()).or_insert_with(|| self.has(path));
-            if visited.iter().any(&mut inside) {
-                return Some((path.as_path(), Exposure::Through));
+    pub(crate) fn reaches<'p>(
+        &self,
+        paths: &'p [ForbiddenPath],
+    ) -> Option<(&'p Path, Exposure)> {
+        paths.iter().find_map(|forbidden| {
+            let path = forbidden.path.as_path();
+            if forbidden.visited.iter().any(|visited| self.has(visited)) {
+                return Some((path, Exposure::Through));
             }
-            let end = visited.last()?;
-            self.may_link(end).then_some((path.as_path(), Exposure::Linked))
+            self.may_link(forbidden).then_some((path, Exposure::Linked))
         })
     }
 
     /// Returns true if a path without links is in the directory.
-    fn has(&self, path: &Path) -> bool {
-        let within = |location: Location| {
-            let (device, path) = location;
-            self.trees.iter().any(|(other, root)| device == *other && path.starts_with(root))
+    fn has(&self, (path, location): &(PathBuf, Option<Location>)) -> bool {
+        let within = |(device, path): &Location| {
+            self.trees.iter().any(|(other, root)| device == other && path.starts_with(root))
         };
-        path.starts_with(&self.path) || self.location(path).is_some_and(within)
+        path.starts_with(&self.path) || location.as_ref().is_some_and(within)
     }
 
-    fn location(&self, path: &Path) -> Option<Location> {
-        let mount = self.mounts.0.get(&mount_id(&c_path(path).ok()?).ok()?)?;
-        let below = path.strip_prefix(&mount.point).ok()?;
-        let in_filesystem = match below.as_os_str().is_empty() {
-            true => mount.root.clone(),
-            false => mount.root.join(below),
-        };
-        Some((mount.device.clone(), in_filesystem))
-    }
-
-    /// Returns true if a file has more than one name and a cell could write to it by one of them:
+    /// Returns true if the file at the end of a path has more than one name and a cell could write to it by one of them:
     /// its owner is the user who starts cofferdam, or for root the owner of the directory.
-    fn may_link(&self, path: &Path) -> bool {
-        let Ok(file) = path.symlink_metadata() else { return false };
+    fn may_link(&self, forbidden: &ForbiddenPath) -> bool {
+        let Some(file) = &forbidden.last else { return false };
+        let Some((_, Some((device, _)))) = forbidden.visited.last() else { return false };
         let euid = nix::unistd::geteuid().as_raw();
         let owner = if euid == 0 { self.owner } else { euid };
-        let is_same_device =
-            |location: Location| self.trees.iter().any(|(device, _)| location.0 == *device);
         let linked = file.is_file() && file.nlink() > 1 && file.uid() == owner;
-        linked && self.location(path).is_some_and(is_same_device)
+        linked && self.trees.iter().any(|(other, _)| device == other)
     }
+}
+
+/// The files on the way of a path.
+struct Visited {
+    files: Vec<PathBuf>,
+    /// True if a name of the path is missing.
+    is_missing: bool,
 }
 
 /// Returns the directories in which a name of the path is looked up, and the file at its end, each
 /// without links. The list ends where a name is missing.
-fn visited(path: &Path) -> Vec<PathBuf> {
+fn visited(path: &Path) -> Visited {
     let names = |path: &Path| path.iter().map(OsStr::to_owned).collect::<VecDeque<OsString>>();
     let mut rest = names(path);
-    let mut visited = Vec::new();
+    let mut visited = Visited { files: Vec::new(), is_missing: true };
     let mut here = PathBuf::from("/");
     let mut links = 0;
     while let Some(name) = rest.pop_front() {
-        visited.push(here.clone());
+        visited.files.push(here.clone());
         match Path::new(&name).components().next() {
             Some(Component::RootDir) => here = PathBuf::from("/"),
             Some(Component::ParentDir) => {
@@ -189,7 +227,8 @@ fn visited(path: &Path) -> Vec<PathBuf> {
             Some(Component::CurDir | Component::Prefix(_)) | None => {}
         }
     }
-    visited.push(here);
+    visited.files.push(here);
+    visited.is_missing = false;
     visited
 }
 
@@ -281,10 +320,10 @@ mod tests {
 
         /// Returns the part of the configuration that a writer to `grant` reaches, and how.
         fn reached(&self, grant: &str, config: &str) -> Option<(PathBuf, Exposure)> {
-            let tree = HostMounts::read()
-                .and_then(|mounts| HostTree::examine(&self.path(grant), &mounts))
+            let mounts = HostMounts::read().unwrap_or_else(|error| panic!("{error}"));
+            let tree = HostTree::examine(&self.path(grant), &mounts)
                 .unwrap_or_else(|error| panic!("{error}"));
-            let paths = with_parts(&self.path(config));
+            let paths = ForbiddenPath::follow(with_parts(&self.path(config)), &mounts);
             let (path, exposure) = tree.reaches(&paths)?;
             let path = path.strip_prefix(self.path("")).unwrap_or(path);
             Some((path.to_owned(), exposure))

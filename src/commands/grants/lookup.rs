@@ -14,7 +14,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::{FileStat, fstat};
 use nix::unistd::{AccessFlags, faccessat};
 
-use super::config_paths::{self, Exposure, HostMounts, HostTree};
+use super::config_paths::{self, Exposure, ForbiddenPath, HostMounts, HostTree};
 use super::request::{MountRequest, WORKSPACE};
 use super::tier;
 use crate::commands::error::CliError;
@@ -159,10 +159,7 @@ fn check_apart_from_layers(
         |error: std::io::Error| CliError::new(format!("{} {}", grant.request, in_words(&error)));
     let Host { mounts, layers, .. } = Host::known(settings, host).map_err(failed)?;
     let tree = HostTree::examine(&grant.host, mounts).map_err(failed)?;
-    let is_in_layers = layers.iter().any(|layers| {
-        let layers = layers.canonicalize();
-        layers.is_ok_and(|layers| grant.host.starts_with(layers))
-    });
+    let is_in_layers = layers.iter().any(|layers| layers.contains(&grant.host));
     if is_in_layers || tree.reaches(layers).is_some() {
         return Err(CliError::new(format!("{} would show cofferdam's layers", grant.request))
             .with_hint("grant a smaller directory; `cofferdam review --diff` shows a layer"));
@@ -173,9 +170,9 @@ fn check_apart_from_layers(
 /// Parts of the host that a directory is compared with before cells may write to it.
 struct Host {
     mounts: HostMounts,
-    configuration: Vec<PathBuf>,
+    configuration: Vec<ForbiddenPath>,
     /// The user's directory of layers, whether it is there or not.
-    layers: Vec<PathBuf>,
+    layers: Vec<ForbiddenPath>,
 }
 
 impl Host {
@@ -183,11 +180,13 @@ impl Host {
     fn known<'h>(settings: &Settings, host: &'h mut Option<Self>) -> std::io::Result<&'h mut Self> {
         Ok(match host {
             Some(known) => known,
-            None => host.insert(Self {
-                mounts: HostMounts::read()?,
-                configuration: configuration_paths(settings),
-                layers: store::directory().into_iter().collect(),
-            }),
+            None => {
+                let mounts = HostMounts::read()?;
+                let configuration = ForbiddenPath::follow(configuration_paths(settings), &mounts);
+                let layers = store::directory().into_iter().collect();
+                let layers = ForbiddenPath::follow(layers, &mounts);
+                host.insert(Self { mounts, configuration, layers })
+            }
         })
     }
 }

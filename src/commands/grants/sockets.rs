@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 
-use super::config_paths::{HostMounts, HostTree};
+use super::config_paths::{ForbiddenPath, HostMounts, HostTree};
 use super::request::SocketFlag;
 use crate::commands::error::CliError;
 use crate::commands::settings::Settings;
@@ -88,13 +88,15 @@ impl Settings {
         }
         let mounts = HostMounts::read()
             .map_err(|error| CliError::new(format!("the host's mounts: {}", in_words(&error))))?;
+        let paths = self.sockets.iter().map(|socket| socket.host.clone()).collect();
+        let paths = ForbiddenPath::follow(paths, &mounts);
         for granted in writable {
             let tree = HostTree::examine(&granted.host, &mounts).map_err(|error| {
                 CliError::new(format!("`{}`: {}", granted.host.display(), in_words(&error)))
             })?;
-            let is_inside =
-                |socket: &&Socket| tree.reaches(std::slice::from_ref(&socket.host)).is_some();
-            if let Some(Socket { name, .. }) = self.sockets.iter().find(is_inside) {
+            let reached = self.sockets.iter().zip(paths.chunks(1));
+            let mut reached = reached.filter(|(_, path)| tree.reaches(path).is_some());
+            if let Some((Socket { name, .. }, _)) = reached.next() {
                 return Err(CliError::new(format!(
                     "the socket `{name}` lies in a directory that is granted for writing"
                 ))
