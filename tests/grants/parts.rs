@@ -14,6 +14,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_cell_makes_a_link_in_a_repository", linked).needs(&[Need::Git, Need::Python]),
     claim("what_git_runs_is_guarded_in_each_grant_that_has_it", overlapping).needs(&[Need::Git]),
     claim("no_repository_loses_what_it_is_known_by", headless).needs(&[Need::Git]),
+    claim("no_number_of_names_makes_a_guarded_file_writable", many_names)
+        .needs(&[Need::Git, Need::Python]),
     claim("what_looks_like_a_repository_takes_no_guard_from_others", forged)
         .needs(&[Need::Git, Need::Python]),
     claim("a_changing_link_leads_no_socket_into_a_repository", turns)
@@ -74,6 +76,86 @@ fn remotes(caller: &Caller) -> Check {
         equal(name, (seen.0.as_str(), seen.1.as_str()), expected)?;
     }
     Ok(())
+}
+
+/// Tries to write to a file by every 20th of the names in `many`, and to a file with a single name, in each way; prints
+/// how many attempts succeeded.
+const BY_ALL_NAMES: &str = r##"
+import ctypes, os, stat, threading
+libc = ctypes.CDLL(None)
+os.chdir("/workspace")
+def write(name): open(name, "ab").write(b"#")
+def replace(name): open(name, "wb").close()
+def both(name): open(name, "r+b").close()
+def empty(name): os.close(os.open(name, os.O_RDONLY | os.O_TRUNC))
+def cut(name): os.truncate(name, 1)
+def raw(name):
+    file = libc.creat(name.encode(), 0o600)
+    if file < 0: raise OSError
+    os.close(file)
+def again(name):
+    held = os.open(name, os.O_RDONLY)
+    try: open(f"/proc/self/fd/{held}", "ab").write(b"#")
+    finally: os.close(held)
+def linked(name):
+    os.symlink("../" + name, "free/link")
+    try: write("free/link")
+    finally: os.unlink("free/link")
+def moved(name):
+    os.rename(name, "free/moved")
+    try: write("free/moved")
+    finally: os.rename("free/moved", name)
+for way in write, replace, both, empty, cut, raw, again, linked, moved:
+    for directory in "many", "plain":
+        done = 0
+        for name in sorted(os.listdir(directory))[::20]:
+            try: way(f"{directory}/{name}")
+            except OSError: continue
+            done += 1
+        print(way.__name__, directory, done)
+# A name that stands for the guarded file in one moment and for another file in the next: one that can be exchanged.
+inode, stop, won, seen = os.stat("many/0").st_ino, False, 0, set()
+write("many/other")
+def exchanged(name): return libc.renameat2(-100, name, -100, b"many/other", 2) == 0
+name = next(name for name in map(b"many/%d".__mod__, range(1, 1200)) if exchanged(name))
+def swap():
+    while not stop: exchanged(name)
+thread = threading.Thread(target=swap); thread.start()
+tries = 0
+while tries < 500 or len(seen) < 2:
+    tries += 1
+    try: seen.add(os.stat(name).st_ino == inode); file = os.open(name, os.O_WRONLY | os.O_CREAT)
+    except OSError: continue
+    won += os.fstat(file).st_ino == inode
+    os.close(file)
+stop = True; thread.join()
+if os.stat("many/other").st_ino == inode: exchanged(name)
+os.unlink("many/other")
+print("raced", won > 0)
+"##;
+
+/// A cell gives a file more names than there can be mounts, before the user names it in the configuration.
+fn many_names(caller: &Caller) -> Check {
+    const NAMES: usize = 1200;
+    let more = format!(
+        "mkdir many plain free && echo true > many/0 && echo x > plain/x && \
+         for ((i = 1; i < {NAMES}; i++)); do ln many/0 many/$i; done"
+    );
+    let path = repository(caller, "grant", &more)?.display().to_string();
+    let run = || caller.run(&["--rw", &path], &["python3", "-c", BY_ALL_NAMES]);
+    let ways = ["write", "replace", "both", "empty", "cut", "raw", "again", "linked", "moved"];
+    let expected =
+        |many: usize| ways.map(|way| format!("{way} many {many}\n{way} plain 1\n")).concat();
+    // The control, before the configuration names it.
+    let free = run()?;
+    holds("free", &free, free.stdout == expected(NAMES / 20) + "raced True\n")?;
+    let named = caller
+        .bash_outside(&format!("cd {path}; echo true > many/0; git config diff.external many/0"))?;
+    equal("named", named.code, 0)?;
+    let guarded = run()?;
+    holds("guarded", &guarded, guarded.stdout == expected(0) + "raced False\n")?;
+    let kept = caller.bash_outside(&format!("cat {path}/many/0"))?;
+    equal("the file", kept.stdout.as_str(), "true\n")
 }
 
 /// A repository is known by its HEAD. Without it, a later start would guard nothing there, and git would obey what a

@@ -1,5 +1,6 @@
 //! The name guard: applies the rules of [`names`] to directories that init holds.
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -29,6 +30,8 @@ pub struct NameGuard<'a> {
     /// Paths that a configuration names, which must be neither made nor written to: directory and
     /// name.
     named: &'a [(Vec<u8>, Vec<u8>)],
+    /// Files that are read-only under one name and must not be written to under another: device and inode number.
+    shared: &'a BTreeSet<(u64, u64)>,
     /// Additional names that the operator guards.
     also: &'a [Vec<u8>],
     /// Granted directories that are those of repositories.
@@ -68,6 +71,7 @@ impl<'a> NameGuard<'a> {
         let exclusive = guard.private.len();
         Ok(Self {
             named: &guard.named,
+            shared: &guard.shared,
             also: &guard.also,
             repositories: &guard.repositories,
             proc,
@@ -223,6 +227,11 @@ impl<'a> NameGuard<'a> {
         self.is_within(spot, self.path(&spot.parent, &mut [0; 4096])?)
     }
 
+    /// Returns true if there are files that must not be written to under any name.
+    pub(crate) fn has_shared(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
     /// Returns true if an open file must not be written to, according to its current name.
     pub(crate) fn keeps_file(&self, file: &OwnedFd) -> Result<bool> {
         let mut buffer = [0; 4096];
@@ -232,6 +241,10 @@ impl<'a> NameGuard<'a> {
             return Ok(false);
         }
         let status = fstat(file)?;
+        // The kernel refuses writes by a read-only mount.
+        if self.shared.contains(&(status.st_dev, status.st_ino)) && !is_read_only(file)? {
+            return Ok(true);
+        }
         // No program can find a file without a name, and no cell can give it one again.
         let is_nameless = status.st_nlink == 0 || path.ends_with(DELETED);
         match Spot::as_named(path) {
@@ -257,7 +270,7 @@ impl<'a> NameGuard<'a> {
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
             || self.below_repository(directory).is_some_and(is_obeyed_in_repository)
             || is_of_repository(&spot.parent, directory)?;
-        Ok(within && !fstatvfs(&spot.parent)?.flags().contains(FsFlags::ST_RDONLY))
+        Ok(within && !is_read_only(&spot.parent)?)
     }
 
     /// Returns true if this path, or one below it, is named by a configuration. Making it must be
@@ -336,6 +349,11 @@ impl<'a> NameGuard<'a> {
             self.init_thread().entry(&mut entry, format_args!("fd/{}", directory.as_raw_fd()))?;
         lookup::read_link(&self.proc, entry, buffer)
     }
+}
+
+/// Returns true if a file is on a read-only mount.
+fn is_read_only(file: &OwnedFd) -> Result<bool> {
+    Ok(fstatvfs(file)?.flags().contains(FsFlags::ST_RDONLY))
 }
 
 fn has(directory: &OwnedFd, name: &str) -> Result<bool> {

@@ -253,6 +253,10 @@ impl<'a> Handlers<'a> {
             caller.lend_umask()?;
         }
         caller.still_waits()?;
+        let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
+        if writes && !exclusive && self.name_guard.has_shared() {
+            return self.open_if_not_shared(caller, &spot, flags, mode);
+        }
         match opened(&self.name_guard, &spot, flags, mode) {
             Err(CallError::Errno(Errno::ENXIO)) => {
                 let hold = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
@@ -264,6 +268,34 @@ impl<'a> Handlers<'a> {
             }
             answer => answer,
         }
+    }
+
+    /// Opens a file for writing, unless it is a guarded one under another name.
+    fn open_if_not_shared(
+        &self,
+        caller: &TargetCall<'_>,
+        spot: &Spot,
+        flags: i32,
+        mode: u32,
+    ) -> std::result::Result<Response, CallError> {
+        // Attempts while other processes remove the name and make it again.
+        const MAX_ATTEMPTS: u8 = 8;
+        let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
+        let open = |flags: i32| lookup::open(&spot.parent, spot.last()?, flags, mode, follow);
+        for _ in 0..MAX_ATTEMPTS {
+            match open(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) {
+                // The file that is checked is the one that is opened.
+                Ok(held) => return self.open_found(caller, held, flags),
+                Err(Errno::ENOENT) if flags & libc::O_CREAT != 0 => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            match open(unblocked(flags | libc::O_EXCL)) {
+                Ok(file) => return finished(file, flags),
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(CallError::Errno(Errno::EAGAIN))
     }
 
     /// Opens an existing file with a guarded name; for writing only if the host does not obey the
@@ -292,8 +324,19 @@ impl<'a> Handlers<'a> {
         flags: i32,
     ) -> std::result::Result<Response, CallError> {
         caller.still_waits()?;
-        let wanted = OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS));
         let held = caller.target.descriptor(number, OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+        // The file that was checked is opened: the caller may have replaced its descriptor since.
+        self.open_found(caller, held, flags)
+    }
+
+    /// Opens a held file; for writing only if the host does not obey it.
+    fn open_found(
+        &self,
+        caller: &TargetCall<'_>,
+        held: OwnedFd,
+        flags: i32,
+    ) -> std::result::Result<Response, CallError> {
+        let wanted = OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS));
         if fstat(&held)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
             return Err(CallError::Errno(Errno::EISDIR));
         }
@@ -301,7 +344,6 @@ impl<'a> Handlers<'a> {
         if writes && self.name_guard.keeps_file(&held)? {
             return Err(CallError::Guarded(GuardedName::Other));
         }
-        // Opens the file that was checked: the caller may have replaced its descriptor since.
         match self.name_guard.open_held(&held, wanted) {
             Ok(file) => finished(file, flags),
             Err(Errno::ENXIO) if is_tty_device(&held)? => controlling_terminal(caller, flags),

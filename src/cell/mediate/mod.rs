@@ -48,6 +48,7 @@ mod set_group;
 pub mod sockets;
 mod sysinfo;
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,8 @@ pub struct Mediation {
     pub calls: Vec<MediatedCall>,
     /// Paths that a configuration in the grant names, as the cell sees them: directory and name.
     pub named: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Read-only files in the grant that have other names too, by device and inode number.
+    pub shared: BTreeSet<(u64, u64)>,
     /// Names that the operator guards, anywhere in a grant.
     pub also: Vec<Vec<u8>>,
     /// Granted directories that are those of repositories, whatever their names.
@@ -94,6 +97,8 @@ pub struct GuardedNames<'a> {
     pub directory: &'a Path,
     /// Paths that a configuration names.
     pub named: &'a [PathBuf],
+    /// Read-only files that have other names too, by device and inode number.
+    pub shared: &'a BTreeSet<(u64, u64)>,
     /// Names that the operator guards.
     pub also: &'a [Vec<u8>],
     /// Granted directories that are those of repositories.
@@ -138,6 +143,7 @@ impl Mediation {
         Ok(Self {
             calls,
             named: named.iter().filter_map(split).collect(),
+            shared: names.map_or_else(BTreeSet::new, |names| names.shared.clone()),
             also: names.map_or_else(Vec::new, |names| names.also.to_vec()),
             repositories: repositories.iter().map(path).collect(),
             private: belongings.private,

@@ -153,10 +153,7 @@ impl HostTree {
     }
 
     /// Returns the first of these paths that a writer to this directory reaches.
-    pub(crate) fn reaches<'p>(
-        &self,
-        paths: &'p [ForbiddenPath],
-    ) -> Option<(&'p Path, Exposure)> {
+    pub(crate) fn reaches<'p>(&self, paths: &'p [ForbiddenPath]) -> Option<(&'p Path, Exposure)> {
         paths.iter().find_map(|forbidden| {
             let path = forbidden.path.as_path();
             if forbidden.visited.iter().any(|visited| self.has(visited)) {

@@ -383,6 +383,7 @@ fn mediation(
     let names = names.map(|directory| GuardedNames {
         directory,
         named: &template.named,
+        shared: &template.shared,
         also: &template.also,
         repositories: &template.repositories,
     });

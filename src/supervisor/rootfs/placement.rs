@@ -1,5 +1,6 @@
 //! Places files of the host in a root: those of the profile, and those that the operator granted.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -109,6 +110,7 @@ pub(crate) struct PlacedGrants {
     pub layers: Vec<PathBuf>,
     pub cache: Option<PathBuf>,
     pub named: Vec<PathBuf>,
+    pub shared: BTreeSet<(u64, u64)>,
     pub also: Rc<[Vec<u8>]>,
     /// Directories of repositories outside of the workspace.
     pub repositories: Vec<PathBuf>,
@@ -179,6 +181,7 @@ impl PlacedGrants {
                 self.guarded.push(cell.clone());
                 self.also = Rc::clone(&granted.also);
                 self.named.extend(guarded.named.iter().map(|path| cell.join(path)));
+                self.shared.extend(&guarded.shared);
                 self.repositories.extend((*access == Access::Repository).then(|| cell.clone()));
             }
             Access::Unguarded => self.writable.push(cell.clone()),

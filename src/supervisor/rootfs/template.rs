@@ -4,6 +4,7 @@
 //! A cell's mount namespace is a copy of the template's, in a less privileged user namespace: the
 //! kernel locks all its mounts and their flags (mount_namespaces(7)).
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
@@ -99,6 +100,8 @@ pub(crate) struct Template {
     pub cache: Option<PathBuf>,
     /// Paths in guarded directories that a link or a configuration refers to, existing or not.
     pub named: Vec<PathBuf>,
+    /// Read-only files in guarded directories that have other names too: device and inode number of each.
+    pub shared: BTreeSet<(u64, u64)>,
     /// Names that the operator guards in these.
     pub also: Rc<[Vec<u8>]>,
     /// Directories of repositories outside of the workspace.
@@ -250,6 +253,7 @@ impl TemplateBuilder<'_> {
             layers,
             cache,
             named,
+            shared,
             also,
             repositories,
             has_link,
@@ -277,6 +281,7 @@ impl TemplateBuilder<'_> {
             layers,
             cache,
             named,
+            shared,
             also,
             repositories,
             has_link,

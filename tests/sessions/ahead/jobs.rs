@@ -127,6 +127,8 @@ pub fn walls(front: &mut Front) -> Check {
     for receipt in receipts.iter_mut().flatten() {
         // Each slot has its own.
         receipt.measured.host_uid = 0;
+        // A namespace is kept for later cells, so the second job may get that of the first one.
+        expect(receipt.measured.network_namespace.take().is_some(), true)?;
     }
     let [ahead, plain] = receipts;
     expect(ahead.is_some(), true)?;

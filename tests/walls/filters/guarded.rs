@@ -1,6 +1,7 @@
 //! Calls that a filter passes to init: with a grant those that make names, and sockets with paths;
 //! always instances of epoll and watches of inotify.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use cell::mediate::calls::{self, CallGroup};
@@ -155,7 +156,8 @@ pub fn an_init_can_do_what_its_cells_ask_about_and_executes_nothing() {
         let watched = sockets::take(&mut verdicts, false).expect("verdicts that the guard knows");
         Mediation::new(watched, None, Belongings::default(), Recording::Off).expect("a mediation")
     };
-    let names = Some(GuardedNames { directory, named: &[], also: &[], repositories: &[] });
+    let shared = &BTreeSet::new();
+    let names = Some(GuardedNames { directory, named: &[], shared, also: &[], repositories: &[] });
     let making = &[CallGroup::Names][..];
     let both = &[CallGroup::Names, CallGroup::Bind, CallGroup::Connect][..];
     let cells = [

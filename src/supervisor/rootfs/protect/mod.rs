@@ -99,8 +99,9 @@ fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>,
             }
         }
     }
-    for (index, guarded) in indices.into_iter().zip(scan.guarded) {
+    for (index, mut guarded) in indices.into_iter().zip(scan.guarded) {
         if let Some(entry) = all.get_mut(index) {
+            guarded.shared.clone_from(&scan.shared);
             *entry = guarded;
         }
     }
