@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         claim("random_calls_in_cells_touch_nothing_outside", fuzzed),
         claim("a_canary_that_is_touched_is_seen", touched),
     ];
-    support::run(|tests| {
+    support::run(support::Mostly::Compute, |tests| {
         tests.claims("", &claims.map(|claim| claim.alone().needs(&[Need::Python])));
     })
 }

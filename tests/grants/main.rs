@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use support::Claim;
 
 fn main() -> ExitCode {
-    support::run(|tests| {
+    support::run(support::Mostly::Compute, |tests| {
         let layers: &[(&str, &[Claim])] = &[
             ("workspace", workspace::CLAIMS),
             ("caches", caches::CLAIMS),

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use support::Claim;
 
 fn main() -> ExitCode {
-    support::run(|tests| {
+    support::run(support::Mostly::Compute, |tests| {
         let layers: &[(&str, &[Claim])] = &[
             ("limits", limits::CLAIMS),
             ("kernel_memory", kernel_memory::CLAIMS),

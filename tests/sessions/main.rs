@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    support::run(|tests| {
+    support::run(support::Mostly::Wait, |tests| {
         tests.claims("", &all_claims());
         tests.plain("newcomer", newcomer::TESTS, newcomer::lacks());
         tests.claims("story", &story::claims());

@@ -234,14 +234,30 @@ impl Tests {
     }
 }
 
-/// Tests that run at once for each processor: they wait for processes more than they compute.
-const TESTS_PER_PROCESSOR: usize = 2;
+/// What the tests of a program do most of their time.
+#[derive(Debug, Clone, Copy)]
+pub enum Mostly {
+    /// Wait, for processes and limits of time.
+    Wait,
+    /// Compute, in programs of cells.
+    Compute,
+}
+
+impl Mostly {
+    /// Returns the number of tests that run at once for each processor.
+    fn per_processor(self) -> usize {
+        match self {
+            Self::Wait => 3,
+            Self::Compute => 2,
+        }
+    }
+}
 
 /// Runs the tests that `add` adds.
-pub fn run(add: impl FnOnce(&mut Tests)) -> ExitCode {
+pub fn run(mostly: Mostly, add: impl FnOnce(&mut Tests)) -> ExitCode {
     let mut arguments = Arguments::from_args();
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    arguments.test_threads.get_or_insert(TESTS_PER_PROCESSOR * processors);
+    arguments.test_threads.get_or_insert(mostly.per_processor() * processors);
     let shared = match Shared::new() {
         Ok(shared) => Arc::new(shared),
         Err(error) => {

@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use support::Claim;
 
 fn main() -> ExitCode {
-    support::run(|tests| {
+    support::run(support::Mostly::Compute, |tests| {
         let layers: &[(&str, &[Claim])] = &[
             ("namespaces", namespaces::CLAIMS),
             ("ids", ids::CLAIMS),
