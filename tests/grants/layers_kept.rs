@@ -24,7 +24,8 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_layer_that_is_mounted_is_mounted_once", mounted_once).only(For::Root),
     claim("a_killed_start_keeps_its_layer_until_its_cells_are_gone", killed_start),
     claim("an_apply_that_is_killed_at_any_system_call_is_finished", killed_apply)
-        .needs(&[Need::Python]),
+        .needs(&[Need::Python])
+        .thorough_as_root(),
     claim("a_full_filesystem_leaves_a_whole_state", full)
         .only(For::Root)
         .needs(&[Need::TmpfsAttributes]),

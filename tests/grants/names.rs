@@ -8,7 +8,9 @@ use serde_json::Value;
 pub const CLAIMS: &[Claim] = &[
     claim("no_call_makes_a_name_that_the_host_obeys", no_call).needs(&[Need::Python]),
     claim("no_spelling_and_no_link_makes_one_either", no_spelling).needs(&[Need::Python]),
-    claim("a_path_changed_in_memory_creates_no_guarded_name", no_race).needs(&[Need::Gcc]),
+    claim("a_path_changed_in_memory_creates_no_guarded_name", no_race)
+        .needs(&[Need::Gcc])
+        .thorough_as_root(),
     claim("no_repository_can_be_made_or_put_together", no_repository).needs(&[Need::Git]),
     claim("missing_parts_of_a_repository_cannot_be_created", parts).needs(&[Need::Git]),
     claim("files_named_by_git_config_are_guarded", named).needs(&[Need::Git]),

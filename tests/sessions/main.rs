@@ -65,18 +65,13 @@ fn main() -> ExitCode {
         _ => {}
     }
     support::run(support::Mostly::Wait, |tests| {
+        if Part::Usual.is_asked() {
+            tests.each("ahead", &ahead::names(), ahead::check);
+            tests.each("frames", &frames::names(), frames::check);
+        }
         tests.claims("", &all_claims());
         tests.plain("newcomer", newcomer::TESTS, newcomer::lacks());
         tests.claims("story", &story::claims());
-        if Part::Usual.is_asked() {
-            // Each name for both callers, so that their two runs take place at the same time.
-            for name in ahead::names() {
-                tests.each("ahead", &[name], ahead::check);
-            }
-            for name in frames::names() {
-                tests.each("frames", &[name], frames::check);
-            }
-        }
         tests.claims("hostile", &hostile::claims());
         tests.claims("faults", &faults::claims());
         tests.claims("weight", &weight::claims());
@@ -88,7 +83,7 @@ fn shells() -> Vec<Claim> {
         claim("shell_state_lasts_between_calls", lasts),
         claim("an_ended_shell_is_replaced", ends),
         claim("restart_gives_a_new_shell_in_the_same_workspace", restart),
-        claim("no_command_wedges_the_session_or_forges_its_end", tricks),
+        claim("no_command_wedges_the_session_or_forges_its_end", tricks).thorough_as_root(),
         claim("no_process_left_behind_ends_a_later_call_of_bash", forging::bash),
         claim("no_process_left_behind_ends_a_later_call_of_sh", forging::sh),
         claim("no_process_left_behind_ends_a_later_call_of_zsh", forging::zsh).needs(&[Need::Zsh]),
@@ -109,11 +104,13 @@ fn shells() -> Vec<Claim> {
         claim("exit_trap_output_is_in_the_last_reply", traps::exits),
         claim("debug_traps_fire_for_user_commands_only", traps::others),
         claim("an_interrupt_leaves_later_calls_intact", interrupts::any_moment),
-        claim("a_job_timed_out_at_its_start_leaves_nothing", interrupts::at_the_start),
+        claim("a_job_timed_out_at_its_start_leaves_nothing", interrupts::at_the_start)
+            .thorough_as_root(),
         claim("the_call_after_one_that_ended_its_shell_runs", interrupts::and_its_shell)
             .needs(&[Need::Fish]),
         claim("an_interrupt_keeps_the_shells_options", interrupts::modes),
         claim("a_limit_interrupts_no_earlier_commands_processes", interrupts::of_one_command)
+            .thorough_as_root()
             .needs(&[Need::Python]),
         claim("nothing_is_left_when_the_server_is_killed", killed),
         claim("a_slow_ending_session_delays_no_other_call", slow::in_time).needs(&[Need::Python]),
@@ -159,7 +156,7 @@ fn others() -> Vec<Claim> {
         claim("progress_ends_when_a_command_becomes_a_job", progress::until_it_is_a_job),
         claim("waiting_for_input_is_reported_at_once", waiting::reported),
         claim("waiting_is_reported_again_after_each_input", waiting::again),
-        claim("other_waits_are_not_reported_as_input", waiting::others),
+        claim("other_waits_are_not_reported_as_input", waiting::others).thorough_as_root(),
         claim("a_job_that_waits_for_input_is_reported", waiting::background),
         claim("waiting_for_a_terminal_without_one_is_reported", waiting::no_terminal)
             .needs(&[Need::Python]),

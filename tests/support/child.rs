@@ -29,15 +29,27 @@ fn of_one_child(act: impl Fn() -> Vec<Result<(), Errno>>) -> Option<Vec<i32>> {
         Side::Parent(child) => {
             drop(write);
             let mut ready = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut ready, PollTimeout::from(20_000_u16)).expect("poll") == 0 {
+            let polled = uninterrupted(|| poll(&mut ready, PollTimeout::from(20_000_u16)));
+            if polled.expect("poll") == 0 {
                 process::signal(&child.pidfd, Signal::SIGKILL).expect("killed");
             }
             let mut bytes = [0; 256];
-            let length = nix::unistd::read(&read, &mut bytes).expect("its results");
+            let length = uninterrupted(|| nix::unistd::read(&read, &mut bytes));
+            let length = length.expect("its results");
             process::wait(&child.pidfd).expect("its end");
             let (numbers, _) = bytes.get(..length).expect("read").as_chunks::<4>();
             let errnos = numbers.iter().map(|number| i32::from_ne_bytes(*number)).collect();
             (length > 0).then_some(errnos)
+        }
+    }
+}
+
+/// Repeats a call that a signal interrupts: children of other tests end meanwhile.
+fn uninterrupted<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            result => return result,
         }
     }
 }

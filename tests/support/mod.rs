@@ -96,6 +96,8 @@ impl Part {
 pub struct Claim {
     name: &'static str,
     part: Part,
+    /// The part in which root is the caller.
+    part_as_root: Part,
     whom: For,
     needs: &'static [Need],
     wants: &'static [Need],
@@ -105,7 +107,9 @@ pub struct Claim {
 
 /// A claim that holds for root and for an ordinary user.
 pub const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
-    Claim { name, part: Part::Usual, whom: For::Both, needs: &[], wants: &[], alone: false, check }
+    let part = Part::Usual;
+    let (needs, wants, alone) = (&[], &[], false);
+    Claim { name, part, part_as_root: part, whom: For::Both, needs, wants, alone, check }
 }
 
 impl Claim {
@@ -116,7 +120,19 @@ impl Claim {
 
     /// The claim takes minutes to check, and a shorter test of the usual part covers its kind.
     pub const fn thorough(self) -> Self {
-        Self { part: Part::Thorough, ..self }
+        Self { part: Part::Thorough, part_as_root: Part::Thorough, ..self }
+    }
+
+    /// The claim takes long to check and is not about ids, so that an ordinary user is enough in the usual part.
+    pub const fn thorough_as_root(self) -> Self {
+        Self { part_as_root: Part::Thorough, ..self }
+    }
+
+    fn part(self, who: Who) -> Part {
+        match who {
+            Who::Root => self.part_as_root,
+            Who::User => self.part,
+        }
     }
 
     /// The claim needs this of the machine.
@@ -140,7 +156,7 @@ impl Claim {
     fn trials(self, layer: &str, shared: &Arc<Shared>, must_run: bool) -> Vec<Trial> {
         callers()
             .into_iter()
-            .filter(|who| self.whom.includes(*who))
+            .filter(|who| self.whom.includes(*who) && self.part(*who).is_asked())
             .map(|who| self.trial(layer, who, shared, must_run))
             .collect()
     }
@@ -186,17 +202,21 @@ pub struct Tests {
     shared: Arc<Shared>,
     must_run: bool,
     trials: Vec<Trial>,
+    /// Run after these.
+    last: Vec<Trial>,
 }
 
 impl Tests {
     /// Adds the claims of a module under its name: `landlock::denies_outside`.
     pub fn claims(&mut self, module: &str, claims: &[Claim]) {
-        for claim in claims.iter().filter(|claim| claim.part.is_asked()) {
+        for claim in claims {
             self.trials.extend(claim.trials(module, &self.shared, self.must_run));
         }
     }
 
-    /// Adds one check under many names, for each caller there is and for whom the name is.
+    /// Adds one check under many names, for each caller there is and for whom the name is. One run has the verdicts on
+    /// all of them: the first test of each caller begins it, and the others are the last ones, so that they do not wait
+    /// in the place of other tests.
     pub fn each(
         &mut self,
         module: &str,
@@ -204,14 +224,17 @@ impl Tests {
         check: fn(&Caller, &str) -> Check,
     ) {
         for who in callers() {
-            for (name, _) in names.iter().filter(|(_, whom)| whom.includes(who)) {
+            for (index, (name, _)) in
+                names.iter().filter(|(_, whom)| whom.includes(who)).enumerate()
+            {
                 let shared = Arc::clone(&self.shared);
                 let name = name.clone();
                 let title = format!("{module}::{name} {}", who.words());
-                self.trials.push(Trial::test(title.clone(), move || {
+                let trial = Trial::test(title.clone(), move || {
                     let check = || check(&Caller::new(who, Arc::clone(&shared))?, &name);
                     shared.run(&title, false, check)
-                }));
+                });
+                if index == 0 { &mut self.trials } else { &mut self.last }.push(trial);
             }
         }
     }
@@ -266,8 +289,10 @@ pub fn run(mostly: Mostly, add: impl FnOnce(&mut Tests)) -> ExitCode {
         }
     };
     let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
-    let mut tests = Tests { shared: Arc::clone(&shared), must_run, trials: Vec::new() };
+    let (trials, last) = (Vec::new(), Vec::new());
+    let mut tests = Tests { shared: Arc::clone(&shared), must_run, trials, last };
     add(&mut tests);
+    tests.trials.append(&mut tests.last);
     let conclusion: Conclusion = libtest_mimic::run(&arguments, tests.trials);
     shared.print_slowest();
     // Dropped before the exit, which runs no destructor: it holds the temporary directory.

@@ -364,21 +364,24 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
     }
 }
 
-/// Returns true if a directory, or one of so many above it, has a HEAD.
-fn has_head_above(directory: &OwnedFd, levels: usize) -> Result<bool> {
+/// Returns true if the directory so many levels above this one has a HEAD.
+fn has_head(directory: &OwnedFd, levels: usize) -> Result<bool> {
     const MAX_LEVELS: usize = 64;
     const UP: &str = "../";
-    // Deeper than any part of a repository that git writes to by itself: refused to be safe.
-    if levels > MAX_LEVELS {
-        return Ok(true);
-    }
     let mut path = [0; MAX_LEVELS * UP.len() + HEAD.len()];
-    let (up, head) = path.split_at_mut(MAX_LEVELS * UP.len());
+    let length = levels * UP.len() + HEAD.len();
+    // Deeper than any part of a repository that git writes to by itself: refused to be safe.
+    let Some(path) = path.get_mut(..length) else { return Ok(true) };
+    let (up, head) = path.split_at_mut(length - HEAD.len());
     up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
     head.copy_from_slice(HEAD.as_bytes());
+    has(directory, std::str::from_utf8(path).map_err(|_| Errno::EINVAL)?)
+}
+
+/// Returns true if a directory, or one of so many above it, has a HEAD.
+fn has_head_above(directory: &OwnedFd, levels: usize) -> Result<bool> {
     for level in 0..levels {
-        let above = path.get((MAX_LEVELS - level) * UP.len()..).unwrap_or_default();
-        if has(directory, std::str::from_utf8(above).map_err(|_| Errno::EINVAL)?)? {
+        if has_head(directory, level)? {
             return Ok(true);
         }
     }
@@ -396,8 +399,6 @@ fn is_obeyed_in_repository(path: &[u8]) -> bool {
 /// source directory with such a name has no HEAD next to it. In a `.git` directory HEAD is not
 /// checked, as it could be moved away and back.
 fn is_of_repository(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
-    const MAX_DEPTH: usize = 32;
-    const UP: &str = "../";
     let mut parts = path.rsplit(|byte| *byte == b'/').enumerate().peekable();
     while let Some((level, part)) = parts.next() {
         let words = ["hooks"].into_iter().chain(names::OLD_REMOTES);
@@ -407,14 +408,7 @@ fn is_of_repository(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
         if parts.peek().is_some_and(|(_, above)| names::may_be(above, names::GIT)) {
             return Ok(true);
         }
-        let mut above = [0; MAX_DEPTH * UP.len() + HEAD.len()];
-        let length = (level + 1) * UP.len() + HEAD.len();
-        // Deeper than any hooks directory: guarded to be safe.
-        let Some(above) = above.get_mut(..length) else { return Ok(true) };
-        let (up, head) = above.split_at_mut(length - HEAD.len());
-        up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
-        head.copy_from_slice(HEAD.as_bytes());
-        if has(directory, std::str::from_utf8(above).map_err(|_| Errno::EINVAL)?)? {
+        if has_head(directory, level + 1)? {
             return Ok(true);
         }
     }

@@ -117,6 +117,9 @@ impl Command {
             let fed = Arc::clone(&command);
             tokio::spawn(async move {
                 fed.input.first(&first, turn).await;
+                if !first.is_empty() {
+                    fed.input.passed_on().await;
+                }
                 fed.query_input();
             });
         }

@@ -40,7 +40,9 @@ pub fn claims() -> Vec<Claim> {
             .only(For::Root),
         claim("memory_is_watched_over_all_its_processes", ends::memory).needs(PYTHON),
         claim("nothing_of_a_cell_is_left_on_the_disk", ends::swept).needs(SCOPE),
-        claim("the_corpus_is_held_except_documented_attacks", corpus::corpus_is_held).needs(OUTER),
+        claim("the_corpus_is_held_except_documented_attacks", corpus::corpus_is_held)
+            .needs(OUTER)
+            .thorough_as_root(),
         claim("an_mcp_server_runs_in_it_and_refuses_sessions", served).needs(SCOPE),
     ]
 }

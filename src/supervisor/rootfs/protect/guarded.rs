@@ -25,8 +25,7 @@ pub struct GuardedPaths {
     pub(super) pinned: Vec<PathBuf>,
     /// Must not be made or written to by name: a link or a configuration refers to them.
     pub named: BTreeSet<PathBuf>,
-    /// Files that become read-only under one name and have others: none of these names is to be written to. Device and
-    /// inode number of each.
+    /// Files that become read-only under one name and must not be written to under another: device and inode number.
     pub shared: BTreeSet<(u64, u64)>,
     /// Paths that are guarded only by name or not at all, with the reason.
     pub(super) notes: BTreeSet<(PathBuf, &'static str)>,
