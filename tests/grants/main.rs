@@ -21,6 +21,7 @@ mod names;
 mod nested;
 mod parts;
 mod raced;
+mod records;
 mod recreated_names;
 mod repositories;
 #[path = "../sessions/server.rs"]
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
             ("closed", closed::CLAIMS),
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
+            ("records", records::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),
             ("layers", layers::CLAIMS),
             ("layers_commits", layers_commits::CLAIMS),

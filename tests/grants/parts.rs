@@ -23,10 +23,10 @@ pub const CLAIMS: &[Claim] = &[
 ];
 
 /// The two ways to be granted a repository: with the guard, and as the positive control without it.
-const GUARDS: [(&str, &[&str]); 2] = [("guarded", &[]), ("unguarded", &["--unguarded"])];
+pub(crate) const GUARDS: [(&str, &[&str]); 2] = [("guarded", &[]), ("unguarded", &["--unguarded"])];
 
 /// A repository of the caller's with one commit, and `more` done in it.
-fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed> {
+pub(crate) fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed> {
     let path = caller.directory(name)?;
     let script = format!(
         "cd {} && git init -q -b main && git config user.email a@b && git config user.name n && \
@@ -38,7 +38,7 @@ fn repository(caller: &Caller, name: &str, more: &str) -> Result<PathBuf, Failed
 }
 
 /// Runs a script in a cell with the repository, then git on the host, and returns both outputs.
-fn cell_and_host_output(
+pub(crate) fn cell_and_host_output(
     caller: &Caller,
     (name, options): (&str, &[&str]),
     more: &str,

@@ -82,7 +82,7 @@ impl CallGroup {
 }
 
 /// The system calls that init needs to make names.
-const MAKING: [Sysno; 18] = [
+const MAKING: [Sysno; 21] = [
     Sysno::process_vm_readv,
     // Returns the mount of a directory.
     Sysno::statx,
@@ -102,6 +102,10 @@ const MAKING: [Sysno; 18] = [
     Sysno::renameat2,
     // Removes the temporary second name of a renamed file.
     Sysno::unlinkat,
+    // Copies the index of a repository, with its mode and times.
+    Sysno::write,
+    Sysno::fchmod,
+    Sysno::utimensat,
     // Read the caller's file size limit, and signal the caller.
     Sysno::prlimit64,
     Sysno::tgkill,

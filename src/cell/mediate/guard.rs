@@ -12,6 +12,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use super::Mediation;
 use super::names::{self, COMMONDIR, Depth, DirectoryClass, HEAD, NameClass, OBJECTS, Renames};
 use super::paths::{Spot, TargetThread};
+use super::records::Record;
 use sys::{Result, lookup, mount};
 
 /// Maximum number of private filesystems of a cell: `/tmp`, `/dev/shm`, `/workspace`, and that of
@@ -169,10 +170,41 @@ impl<'a> NameGuard<'a> {
             | NameClass::Objects
             | NameClass::Attributes
             | NameClass::OldRemotes
-            | NameClass::Info => {
+            | NameClass::Info
+            | NameClass::Index
+            | NameClass::Conflicts => {
                 Ok(self.directory_class(&spot.parent, self.depth_of(directory))?.refuses(kind))
             }
         }
+    }
+
+    /// Returns the kind of a file with paths that has its place here, and which may only be made by a rename.
+    pub(crate) fn record(&self, spot: &Spot) -> Result<Option<Record>> {
+        let class = NameClass::classify(spot.name());
+        let record = match class {
+            NameClass::Index => Record::Index,
+            NameClass::Conflicts => Record::Conflicts,
+            NameClass::Plain
+            | NameClass::Obeyed
+            | NameClass::Head { .. }
+            | NameClass::Part
+            | NameClass::Commondir
+            | NameClass::Objects
+            | NameClass::Attributes
+            | NameClass::Holder
+            | NameClass::OldRemotes
+            | NameClass::Info => return Ok(None),
+        };
+        if self.is_free(&spot.parent)? || names::is_one_of(self.also, spot.name()) {
+            return Ok(None);
+        }
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        if self.is_named(directory, spot.name()) || self.is_within(spot, directory)? {
+            return Ok(None);
+        }
+        let is_place = self.directory_class(&spot.parent, self.depth_of(directory))?.refuses(class);
+        Ok(is_place.then_some(record))
     }
 
     /// Returns what a guarded name would have made or changed.
@@ -224,7 +256,9 @@ impl<'a> NameGuard<'a> {
         if !is_head || names::is_one_of(self.also, spot.name()) || self.is_free(&spot.parent)? {
             return self.is_guarded(spot);
         }
-        self.is_within(spot, self.path(&spot.parent, &mut [0; 4096])?)
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
     }
 
     /// Returns true if there are files that must not be written to under any name.

@@ -21,6 +21,7 @@ use super::open::{
 };
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
 use super::pending::PendingCalls;
+use super::records::{self, Record};
 use super::refusals::GuardedName;
 use super::registers::PathArgument;
 use super::rename::rename_file;
@@ -254,7 +255,7 @@ impl<'a> Handlers<'a> {
         }
         caller.still_waits()?;
         let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
-        if writes && !exclusive && self.name_guard.has_shared() {
+        if writes && !exclusive && !spot.is_no_file() && self.name_guard.has_shared() {
             return self.open_if_not_shared(caller, &spot, flags, mode);
         }
         match opened(&self.name_guard, &spot, flags, mode) {
@@ -280,8 +281,8 @@ impl<'a> Handlers<'a> {
     ) -> std::result::Result<Response, CallError> {
         // Attempts while other processes remove the name and make it again.
         const MAX_ATTEMPTS: u8 = 8;
-        let follow = if spot.is_no_file() { Follow::Texts } else { Follow::Nothing };
-        let open = |flags: i32| lookup::open(&spot.parent, spot.last()?, flags, mode, follow);
+        let nothing = Follow::Nothing;
+        let open = |flags: i32| lookup::open(&spot.parent, spot.last()?, flags, mode, nothing);
         for _ in 0..MAX_ATTEMPTS {
             match open(libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC) {
                 // The file that is checked is the one that is opened.
@@ -312,6 +313,9 @@ impl<'a> Handlers<'a> {
             // The errno of a read-only mount takes precedence.
             opened(&self.name_guard, spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
             return Err(CallError::Guarded(GuardedName::Other));
+        }
+        if writes && self.name_guard.has_shared() {
+            return self.open_if_not_shared(caller, spot, flags, 0);
         }
         opened(&self.name_guard, spot, flags, 0)
     }
@@ -426,6 +430,9 @@ impl<'a> Handlers<'a> {
         let from = caller.target.spot(old)?;
         let to = caller.target.spot(new)?;
         let flags = RenameFlags::from_bits_retain(flags);
+        if let Some(record) = self.name_guard.record(&to)? {
+            return self.replace_record(caller, (&from, &to), flags, record);
+        }
         let swaps = flags.contains(RenameFlags::RENAME_EXCHANGE);
         if self.name_guard.is_guarded(&to)? {
             return Err(self.refused(to));
@@ -458,6 +465,35 @@ impl<'a> Handlers<'a> {
             }
         }
         Ok(Response::Done)
+    }
+
+    /// Replaces a file with paths by a copy of the renamed one, if these paths are all of the work tree.
+    fn replace_record(
+        &self,
+        caller: &TargetCall<'_>,
+        (from, to): (&Spot, &Spot),
+        flags: RenameFlags,
+        record: Record,
+    ) -> std::result::Result<Response, CallError> {
+        let decided = self.name_guard.renames(from, to)?;
+        if !flags.is_empty() || decided == Renames::Nothing {
+            return Err(CallError::Errno(Errno::EXDEV));
+        }
+        let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let source = lookup::open(&from.parent, from.last()?, flags, 0, Follow::Nothing)?;
+        let status = fstat(&source)?;
+        if status.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(CallError::Errno(Errno::EXDEV));
+        }
+        if records::is_same(&status, to)? {
+            return Ok(Response::Done);
+        }
+        caller.may_grow_to(status.st_size)?;
+        caller.still_waits()?;
+        match records::replace(source, &status, (from, to), record) {
+            Err(Errno::EBADMSG) => Err(CallError::Guarded(GuardedName::Other)),
+            replaced => Ok(replaced.map(|()| Response::Done)?),
+        }
     }
 
     /// Serves truncate(2).

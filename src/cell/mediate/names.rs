@@ -108,6 +108,10 @@ pub const ATTRIBUTES: &str = "attributes";
 /// objects. Git makes no other file of this name in a repository.
 pub(crate) const ALTERNATES: &str = "alternates";
 
+/// Files of a repository with paths that git opens (`records`). In other directories these are ordinary names.
+pub const INDEX: &str = "index";
+pub const MERGE_RR: &str = "MERGE_RR";
+
 /// Directories of a repository with remotes in an older format, one file each: git fetches from and
 /// pushes to the URL in the file, as with a configured remote (gitrepository-layout(5)). Among
 /// references these are ordinary names.
@@ -330,6 +334,10 @@ pub enum NameClass {
     OldRemotes,
     /// [`INFO`], which may only be a directory.
     Info,
+    /// [`INDEX`].
+    Index,
+    /// [`MERGE_RR`].
+    Conflicts,
 }
 
 impl NameClass {
@@ -359,6 +367,10 @@ impl NameClass {
             Self::OldRemotes
         } else if is(INFO) {
             Self::Info
+        } else if is(INDEX) {
+            Self::Index
+        } else if is(MERGE_RR) {
+            Self::Conflicts
         } else {
             Self::Plain
         }
@@ -397,7 +409,10 @@ impl DirectoryClass {
             (NameClass::Plain | NameClass::Holder, _) => false,
             (NameClass::Obeyed, _) => true,
             (NameClass::Attributes, _) => matches!(self, Self::Repository | Self::Inside),
-            (NameClass::OldRemotes | NameClass::Info, _) => {
+            (
+                NameClass::OldRemotes | NameClass::Info | NameClass::Index | NameClass::Conflicts,
+                _,
+            ) => {
                 matches!(self, Self::Headed | Self::Repository | Self::Inside)
             }
             (NameClass::Part, Self::Branches | Self::WorkTree) => false,

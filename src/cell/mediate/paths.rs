@@ -18,7 +18,7 @@ use sys::lookup::{self, Follow};
 use sys::{Result, remote};
 
 /// Maximum length of a path including its NUL, as in the kernel.
-const MAX_PATH_BYTES: usize = 4096;
+pub(super) const MAX_PATH_BYTES: usize = 4096;
 /// Maximum number of symbolic links that one lookup follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 

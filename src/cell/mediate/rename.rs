@@ -1,5 +1,7 @@
 //! Renames a file in such a way that no directory can be renamed by accident.
 
+use std::os::fd::OwnedFd;
+
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, renameat};
 use nix::sys::stat::fstatat;
@@ -9,6 +11,7 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use super::names::{INIT_PREFIX, Renames};
 use super::paths::{Spot, Text};
 use sys::Result;
+use sys::lookup::{self, Follow};
 
 /// Maximum number of attempts: other inits may choose the same name at the same time.
 const MAX_ATTEMPTS: i64 = 16;
@@ -59,15 +62,31 @@ fn status(spot: &Spot) -> Result<libc::stat> {
 /// # Errors
 /// EXDEV: a directory, or a filesystem without hard links.
 fn second_name(from: &Spot) -> Result<Text> {
+    let link = |name: &Text| {
+        linkat(&from.parent, from.last()?, &from.parent, name.as_c()?, AtFlags::empty())
+    };
+    match own_name(link) {
+        Ok((name, ())) => Ok(name),
+        Err(Errno::EPERM) => Err(Errno::EXDEV),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Makes an empty file that no cell can open, and returns its name and the file, open for writing.
+pub(crate) fn new_temporary(directory: &OwnedFd) -> Result<(Text, OwnedFd)> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    own_name(|name| lookup::open(directory, name.as_c()?, flags, 0o600, Follow::Nothing))
+}
+
+/// Makes a name that no cell can make.
+fn own_name<T>(mut make: impl FnMut(&Text) -> Result<T>) -> Result<(Text, T)> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
     for turn in 0..MAX_ATTEMPTS {
         let number = now.tv_nsec().saturating_add(turn);
         let name = Text::new(format!("{INIT_PREFIX}{}-{number}", now.tv_sec()).as_bytes())?;
-        match linkat(&from.parent, from.last()?, &from.parent, name.as_c()?, AtFlags::empty()) {
-            Ok(()) => return Ok(name),
-            Err(Errno::EPERM) => return Err(Errno::EXDEV),
+        match make(&name) {
             Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(errno),
+            made => return made.map(|made| (name, made)),
         }
     }
     Err(Errno::EEXIST)

@@ -1,0 +1,367 @@
+//! Files of a repository with paths that git on the host opens without checking them: its index, and the list of
+//! conflicts whose resolutions it keeps.
+//!
+//! With a path outside of the work tree in the index, `git checkout .` would write there. So cells write to no such
+//! file. Git makes a new one and renames it, and init then copies it, if each path is one of the work tree: other
+//! processes may have the renamed file open, but not the copy.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, renameat};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstatat, futimens};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::names::{self, GIT};
+use super::paths::{MAX_PATH_BYTES, Spot};
+use super::rename::new_temporary;
+use crate::errno_of;
+use sys::Result;
+use sys::lookup::{self, Follow};
+
+/// A file with paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The index (gitformat-index(5)).
+    Index,
+    /// `MERGE_RR`: an id, a tab and a path, which ends with a NUL, for each conflict.
+    Conflicts,
+}
+
+/// Bytes of an object id: SHA-1 or SHA-256.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IdBytes {
+    Sha1,
+    Sha256,
+}
+
+impl IdBytes {
+    fn count(self) -> u64 {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+}
+
+/// Replaces `to` by a copy of the file `source` at `from`, which is then removed.
+///
+/// # Errors
+/// EBADMSG: a path outside of the work tree, or another format.
+pub(crate) fn replace(
+    source: OwnedFd,
+    status: &FileStat,
+    (from, to): (&Spot, &Spot),
+    record: Record,
+) -> Result<()> {
+    let ids = match record {
+        Record::Index => ids_of(to)?,
+        Record::Conflicts => IdBytes::Sha1,
+    };
+    let (name, copy) = new_temporary(&to.parent)?;
+    let mut copy = File::from(copy);
+    let done = copy_checked(&mut File::from(source), &mut copy, status, (record, ids))
+        .and_then(|()| as_source(&copy, status))
+        .and_then(|()| renameat(&to.parent, name.as_c()?, &to.parent, to.last()?));
+    if done.is_err() {
+        unlinkat(&to.parent, name.as_c()?, UnlinkatFlags::NoRemoveDir)?;
+    }
+    done?;
+    match unlinkat(&from.parent, from.last()?, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Gives the copy the mode of the source, and its times: git takes files for changed that are newer than the index.
+fn as_source(copy: &File, status: &FileStat) -> Result<()> {
+    fchmod(copy, Mode::from_bits_truncate(status.st_mode))?;
+    let accessed = TimeSpec::new(status.st_atime, status.st_atime_nsec);
+    let written = TimeSpec::new(status.st_mtime, status.st_mtime_nsec);
+    futimens(copy, &accessed, &written)
+}
+
+/// Returns true if both are the same file.
+pub(crate) fn is_same(status: &FileStat, to: &Spot) -> Result<bool> {
+    match fstatat(&to.parent, to.last()?, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)),
+        Err(Errno::ENOENT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Returns the size of the ids in a repository, which its configuration has. A linked worktree has that of the repository
+/// two levels above it.
+fn ids_of(index: &Spot) -> Result<IdBytes> {
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    for config in [c"config", c"../config", c"../../config"] {
+        match lookup::open(&index.parent, config, flags, 0, Follow::Nothing) {
+            Ok(config) => {
+                let mut text = [0; 16 << 10];
+                let length =
+                    File::from(config).read(&mut text).map_err(|error| errno_of(&error))?;
+                return Ok(ids_in(text.get(..length).unwrap_or_default()));
+            }
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(IdBytes::Sha1)
+}
+
+/// Returns the size of the ids by `extensions.objectFormat` in a configuration.
+fn ids_in(config: &[u8]) -> IdBytes {
+    const KEY: &[u8] = b"objectformat";
+    const VALUE: &[u8] = b"sha256";
+    let begins_with = |text: &[u8], word: &[u8]| {
+        text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
+    };
+    let is_sha256 = |text: &[u8]| {
+        let rest = text.get(KEY.len()..).filter(|_| begins_with(text, KEY));
+        let value = rest.and_then(|rest| rest.trim_ascii_start().strip_prefix(b"="));
+        let value = value.map(|value| value.trim_ascii_start());
+        value.is_some_and(|value| begins_with(value.strip_prefix(b"\"").unwrap_or(value), VALUE))
+    };
+    let mut ends = (0..config.len()).filter_map(|start| config.get(start..));
+    if ends.any(is_sha256) { IdBytes::Sha256 } else { IdBytes::Sha1 }
+}
+
+fn copy_checked(
+    from: &mut impl Read,
+    to: &mut impl Write,
+    status: &FileStat,
+    (record, ids): (Record, IdBytes),
+) -> Result<()> {
+    let size = u64::try_from(status.st_size).map_err(|_| Errno::EBADMSG)?;
+    let mut copying = Copying::new(from, to, size);
+    match record {
+        Record::Index => index(&mut copying, ids)?,
+        Record::Conflicts => conflicts(&mut copying)?,
+    }
+    copying.rest()
+}
+
+/// Bytes at the end of a file that are looked at again.
+const TAIL: usize = 128;
+
+/// A file that is written as it is read.
+struct Copying<'f, R, W> {
+    from: &'f mut R,
+    to: &'f mut W,
+    buffer: [u8; 8 << 10],
+    /// The part of the buffer that was not taken yet.
+    start: usize,
+    end: usize,
+    /// Bytes of the file that were not taken yet.
+    left: u64,
+    /// The last bytes that were read.
+    tail: [u8; TAIL],
+}
+
+impl<'f, R: Read, W: Write> Copying<'f, R, W> {
+    fn new(from: &'f mut R, to: &'f mut W, size: u64) -> Self {
+        Self { from, to, buffer: [0; 8 << 10], start: 0, end: 0, left: size, tail: [0; TAIL] }
+    }
+
+    /// Returns the bytes that were read and not taken yet, at least one.
+    fn ready(&mut self) -> Result<&[u8]> {
+        if self.start == self.end {
+            let length = match self.from.read(&mut self.buffer).map_err(|error| errno_of(&error))? {
+                // The file became shorter.
+                0 => return Err(Errno::EBADMSG),
+                length => length,
+            };
+            let read = self.buffer.get(..length).ok_or(Errno::EBADMSG)?;
+            self.to.write_all(read).map_err(|error| errno_of(&error))?;
+            let kept = read.get(read.len().saturating_sub(TAIL)..).unwrap_or_default();
+            self.tail.rotate_left(kept.len());
+            let place = self.tail.get_mut(TAIL - kept.len()..).ok_or(Errno::EBADMSG)?;
+            place.copy_from_slice(kept);
+            (self.start, self.end) = (0, length);
+        }
+        Ok(self.buffer.get(self.start..self.end).unwrap_or_default())
+    }
+
+    fn take(&mut self, count: usize) -> Result<()> {
+        self.start += count;
+        let count = u64::try_from(count).map_err(|_| Errno::EBADMSG)?;
+        self.left = self.left.checked_sub(count).ok_or(Errno::EBADMSG)?;
+        Ok(())
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let byte = *self.ready()?.first().ok_or(Errno::EBADMSG)?;
+        self.take(1)?;
+        Ok(byte)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        for byte in &mut bytes {
+            *byte = self.byte()?;
+        }
+        Ok(bytes)
+    }
+
+    fn number(&mut self) -> Result<u32> {
+        self.bytes().map(u32::from_be_bytes)
+    }
+
+    fn skip(&mut self, mut count: u64) -> Result<()> {
+        while count > 0 {
+            let ready = self.ready()?.len();
+            let now = usize::try_from(count).map_or(ready, |count| count.min(ready));
+            self.take(now)?;
+            count -= u64::try_from(now).map_err(|_| Errno::EBADMSG)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the rest.
+    ///
+    /// # Errors
+    /// EBADMSG: the file has become shorter or longer.
+    fn rest(&mut self) -> Result<()> {
+        self.skip(self.left)?;
+        match self.from.read(&mut [0]) {
+            Ok(0) if self.start == self.end => Ok(()),
+            Ok(_) => Err(Errno::EBADMSG),
+            Err(error) => Err(errno_of(&error)),
+        }
+    }
+}
+
+/// A path in a record, and its length.
+struct PathInRecord {
+    bytes: [u8; MAX_PATH_BYTES],
+    length: usize,
+}
+
+impl PathInRecord {
+    fn push(&mut self, byte: u8) -> Result<()> {
+        *self.bytes.get_mut(self.length).ok_or(Errno::EBADMSG)? = byte;
+        self.length += 1;
+        Ok(())
+    }
+
+    /// Refuses a path outside of the work tree, as git does before it adds one.
+    fn check(&self) -> Result<()> {
+        let path = self.bytes.get(..self.length).unwrap_or_default();
+        // That of a directory that is not checked out ends with a slash.
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        let is_name =
+            |part: &[u8]| !matches!(part, b"" | b"." | b"..") && !names::may_be(part, GIT);
+        let is_inside = path.split(|byte| *byte == b'/').all(is_name);
+        if is_inside { Ok(()) } else { Err(Errno::EBADMSG) }
+    }
+}
+
+/// Checks an index. What makes git read entries from elsewhere than one after the other is refused: an index in two
+/// files, and one with a table of its entries for several threads.
+fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Result<()> {
+    /// Times, numbers, mode, owner and size of an entry.
+    const BEFORE_ID: u64 = 40;
+    const EXTENDED: u16 = 0x4000;
+    const LENGTH: u16 = 0x0fff;
+    if copying.bytes()? != *b"DIRC" {
+        return Err(Errno::EBADMSG);
+    }
+    let version = copying.number()?;
+    if !matches!(version, 2..=4) {
+        return Err(Errno::EBADMSG);
+    }
+    let mut path = PathInRecord { bytes: [0; MAX_PATH_BYTES], length: 0 };
+    for _ in 0..copying.number()? {
+        copying.skip(BEFORE_ID + ids.count())?;
+        let flags = u16::from_be_bytes(copying.bytes()?);
+        let mut used = BEFORE_ID + ids.count() + 2;
+        if flags & EXTENDED != 0 {
+            copying.skip(2)?;
+            used += 2;
+        }
+        path.length = match version {
+            4 => path.length.checked_sub(offset(copying)?).ok_or(Errno::EBADMSG)?,
+            _ => 0,
+        };
+        loop {
+            match copying.byte()? {
+                0 => break,
+                byte => path.push(byte)?,
+            }
+        }
+        path.check()?;
+        // Git takes the length from here, and not from the end of the path.
+        let listed = usize::from(flags & LENGTH);
+        if listed != path.length.min(usize::from(LENGTH)) {
+            return Err(Errno::EBADMSG);
+        }
+        if version != 4 {
+            used += u64::try_from(path.length).map_err(|_| Errno::EBADMSG)?;
+            // One to eight bytes, of which the first has been taken.
+            copying.skip(7 - used % 8)?;
+        }
+    }
+    while copying.left >= ids.count() + 8 {
+        let name: [u8; 4] = copying.bytes()?;
+        if matches!(&name, b"link" | b"EOIE" | b"IEOT") {
+            return Err(Errno::EBADMSG);
+        }
+        let length = copying.number()?;
+        copying.skip(u64::from(length))?;
+    }
+    copying.rest()?;
+    // Git finds this one by its distance from the end.
+    let distance = usize::try_from(2 * ids.count() + 12).map_err(|_| Errno::EBADMSG)?;
+    let at_end = copying.tail.get(TAIL - distance..).unwrap_or_default();
+    if at_end.starts_with(b"EOIE") { Err(Errno::EBADMSG) } else { Ok(()) }
+}
+
+/// Reads a number in the encoding of offsets in packs.
+fn offset<R: Read, W: Write>(copying: &mut Copying<'_, R, W>) -> Result<usize> {
+    let mut value = 0_usize;
+    loop {
+        let byte = copying.byte()?;
+        let more =
+            value.checked_mul(128).and_then(|value| value.checked_add(usize::from(byte & 0x7f)));
+        value = more.ok_or(Errno::EBADMSG)?;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+        value = value.checked_add(1).ok_or(Errno::EBADMSG)?;
+    }
+}
+
+/// Checks a list of conflicts. An id may be followed by a dot and a number.
+fn conflicts<R: Read, W: Write>(copying: &mut Copying<'_, R, W>) -> Result<()> {
+    while copying.left > 0 {
+        let mut dots = 0;
+        let mut last = b'.';
+        loop {
+            let byte = copying.byte()?;
+            match byte {
+                b'\t' if last != b'.' => break,
+                b'.' if dots == 0 && last != b'.' => dots = 1,
+                b'0'..=b'9' => {}
+                b'a'..=b'f' if dots == 0 => {}
+                _ => return Err(Errno::EBADMSG),
+            }
+            last = byte;
+        }
+        let mut path = PathInRecord { bytes: [0; MAX_PATH_BYTES], length: 0 };
+        loop {
+            match copying.byte()? {
+                0 => break,
+                byte => path.push(byte)?,
+            }
+        }
+        path.check()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "records_tests.rs"]
+mod tests;
