@@ -83,7 +83,14 @@ impl Scan {
             self.is_for_all_guarded = !self.is_spent();
         }
         for repository in repositories {
-            self.configuration(repository);
+            if !self.is_spent() {
+                self.configuration(repository.clone());
+            }
+            if self.is_spent() {
+                // A later step has more time.
+                self.done.remove(&repository);
+                self.repositories.push(repository);
+            }
         }
         if self.is_spent() {
             // Some files may not have been read in time; a later step has more.
@@ -313,10 +320,16 @@ impl Scan {
         command: &[u8],
         rights: Rights,
     ) {
+        let is_end = |byte: &u8| byte.is_ascii_whitespace() || b"!;|&()<>'\"`$=".contains(byte);
         let words =
-            command.split(|byte| byte.is_ascii_whitespace() || b"!;|&()<>'\"`$=".contains(byte));
-        let words = words.filter(|word| !word.is_empty() && !word.starts_with(b"-"));
-        for (index, word) in words.take(self.extent.limit(MAX_WORDS)).enumerate() {
+            command.split(is_end).filter(|word| !word.is_empty() && !word.starts_with(b"-"));
+        // The path of a program may have such characters: as the whole value, or as a quoted word.
+        let whole = |word: &Vec<u8>| word.contains(&b'/') && word.iter().any(is_end);
+        let whole = shell_words(command).into_iter().chain([command.to_vec()]).filter(whole);
+        let words = words.enumerate().map(|(index, word)| (index, Cow::Borrowed(word)));
+        let words = whole.map(|word| (0, Cow::Owned(word))).chain(words);
+        for (index, word) in words.take(self.extent.limit(MAX_WORDS)) {
+            let word = word.as_ref();
             let path = expanded(word, rights);
             let is_path = word.contains(&b'/');
             // In a repository's own directory these are references, to which git writes.
@@ -420,6 +433,36 @@ fn programs_of_alias(value: &[u8]) -> Vec<u8> {
     let kept: Vec<Vec<u8>> = words.iter().enumerate().filter_map(is_kept).collect();
     // The first word of a command is searched in PATH; these words are not commands.
     [b"git".to_vec()].into_iter().chain(kept).collect::<Vec<_>>().join(&b' ')
+}
+
+/// Returns the words of a command that are quoted in part, as a shell reads them (sh(1), "Quoting").
+fn shell_words(command: &[u8]) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    let mut word = Vec::new();
+    let mut is_quoted = false;
+    let mut quote = None;
+    let mut bytes = command.iter().copied();
+    loop {
+        match (bytes.next(), quote) {
+            (None, _) | (Some(b' ' | b'\t' | b'\n'), None) => {
+                words.extend(Some(std::mem::take(&mut word)).filter(|_| is_quoted));
+                is_quoted = false;
+                if bytes.len() == 0 {
+                    return words;
+                }
+            }
+            (Some(b'\\'), None | Some(b'"')) => {
+                is_quoted = true;
+                word.extend(bytes.next());
+            }
+            (Some(byte), Some(open)) if byte == open => quote = None,
+            (Some(byte @ (b'\'' | b'"')), None) => {
+                is_quoted = true;
+                quote = Some(byte);
+            }
+            (Some(byte), _) => word.push(byte),
+        }
+    }
 }
 
 /// Returns the values of settings with this meaning.

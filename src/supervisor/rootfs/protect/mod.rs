@@ -81,6 +81,7 @@ fn scan_extent(granted: &[Granted], extent: Extent) -> Result<Vec<GuardedPaths>,
     scan.tops();
     scan.walk();
     scan.configurations();
+    scan.contents();
     // An apply makes new files, so that it does not write through other names of a guarded one.
     if extent == Extent::InTime {
         scan.other_names();

@@ -16,8 +16,9 @@ use cell::mediate::names::{
 /// More parts of a repository: attributes choose which configured program processes a file, and
 /// alternates name directories that git reads from.
 const MORE_PARTS: [&str; 2] = ["info/attributes", "objects/info/alternates"];
-/// Directories with the steps of an unfinished rebase or `git am`, which may be commands.
-const STEPS: [&str; 2] = ["rebase-merge", "rebase-apply"];
+/// Directories with the steps of an unfinished rebase, `git am`, or a cherry-pick of several commits, which may be
+/// commands or name programs.
+const STEPS: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
 /// Directories of the repositories of submodules, and of linked worktrees.
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";

@@ -42,6 +42,8 @@ pub(crate) struct Scan {
     pub budget: Budget,
     /// Started with the first repository, to prepare itself while names are looked up, or when there is a file to parse.
     pub reader: Option<Reader>,
+    /// Guarded directories.
+    pub directories: Vec<GrantPath>,
     /// Files that become read-only under one name but have others.
     pub shared: BTreeSet<(u64, u64)>,
     /// Repositories whose configuration must be read, each with the directories that it applies to.
@@ -81,6 +83,7 @@ impl Scan {
             trees,
             guarded,
             reader: None,
+            directories: Vec::new(),
             shared: BTreeSet::new(),
             repositories: Vec::new(),
             done: BTreeSet::new(),
@@ -381,9 +384,27 @@ impl Scan {
         }
     }
 
-    /// Guards a directory with all its entries, and the targets of links in it.
+    /// Guards a directory. Its entries are looked at after everything that a name leads to: a cell may have made any
+    /// number of them before the directory was guarded.
     pub(crate) fn directory(&mut self, path: &GrantPath) {
         self.cover(path);
+        if !self.directories.contains(path) {
+            self.directories.push(path.clone());
+        }
+    }
+
+    /// Guards the targets of links in the guarded directories, and notes files in them that have other names.
+    pub(crate) fn contents(&mut self) {
+        self.budget = self.extent.budget(WALK_TIME);
+        let mut next = 0;
+        // Links lead to further directories.
+        while let Some(path) = self.directories.get(next).cloned() {
+            self.contents_of(&path);
+            next += 1;
+        }
+    }
+
+    fn contents_of(&mut self, path: &GrantPath) {
         let mut queue = VecDeque::from([path.clone()]);
         while let Some(directory) = queue.pop_front() {
             for (name, kind) in self.all_entries(&directory) {
