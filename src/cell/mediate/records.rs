@@ -78,7 +78,7 @@ pub(crate) fn replace(
 
 /// Gives the copy the mode of the source, and its times: git takes files for changed that are newer than the index.
 fn as_source(copy: &File, status: &FileStat) -> Result<()> {
-    fchmod(copy, Mode::from_bits_truncate(status.st_mode))?;
+    fchmod(copy, Mode::from_bits_truncate(status.st_mode & 0o777))?;
     let accessed = TimeSpec::new(status.st_atime, status.st_atime_nsec);
     let written = TimeSpec::new(status.st_mtime, status.st_mtime_nsec);
     futimens(copy, &accessed, &written)
