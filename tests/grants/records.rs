@@ -9,6 +9,7 @@ pub const CLAIMS: &[Claim] = &[
         .needs(&[Need::Git, Need::Python]),
     claim("git_writes_each_kind_of_index_in_a_cell", ordinary).needs(&[Need::Git]),
     claim("no_conflict_outside_of_the_work_tree_is_recorded", conflicts).needs(&[Need::Git]),
+    claim("no_cell_lists_packs_for_the_host", packs).needs(&[Need::Git]),
     claim("no_cell_adds_to_an_operation_of_the_host", steps).needs(&[Need::Git]),
     claim("a_program_with_blanks_in_its_path_is_guarded", blanks).needs(&[Need::Git]),
     claim("what_fills_a_directory_of_hooks_takes_no_guard_from_others", filled)
@@ -116,12 +117,25 @@ fn conflicts(caller: &Caller) -> Check {
         let is_refused = (seen.0 == "refused", seen.1.contains("SECRET"));
         equal(guard, is_refused, (guard == "guarded", guard != "guarded"))?;
     }
-    // Git in a cell records its own conflicts.
+    // Git in a cell goes on with its own.
     let own = "git checkout -qb a; echo 1 > f; git commit -qam 1; git checkout -q main; echo 2 > f; git commit -qam 2
-        git merge -q a > /dev/null 2>&1; tr '\\0\\t' '\\n ' < .git/MERGE_RR | cut -d' ' -f2; echo 3 > f; git commit -qam m
-        ls .git/rr-cache/*/";
+        git merge -q a > /dev/null; echo $?; echo 3 > f; git commit -qam m; git checkout -q a
+        echo 5 > f; git commit -qam 5; git rebase -q main > /dev/null 2>&1; echo $?
+        echo 4 > f; git add f; git -c core.editor=true rebase --continue > /dev/null; echo $?; ls .git/rr-cache";
     let seen = cell_and_host_output(caller, ("own", &[]), more, (own, "git status --short"))?;
-    equal("own", (seen.0.as_str(), seen.1.as_str()), ("f\npostimage\npreimage", ""))
+    equal("own", (seen.0.as_str(), seen.1.as_str()), ("1\n1\n0", ""))
+}
+
+/// By a list of packs with paths of elsewhere, git on the host removed packs of another repository.
+fn packs(caller: &Caller) -> Check {
+    let more = "git repack -qd";
+    let cell = "exec 2> /dev/null; cd .git/objects/pack; git multi-pack-index write && echo WRITTEN
+        for name in multi-pack-index multi-pack-index.d/chain Multi-Pack-Index-x; do
+            mkdir -p ${name%/*}; echo x > $name && echo WRITTEN $name; done
+        echo x > other; mv other multi-pack-index && echo MOVED; git gc -q && git fsck --no-dangling && echo collected";
+    let host = "git multi-pack-index write && git multi-pack-index verify 2>&1";
+    let seen = cell_and_host_output(caller, ("packs", &[]), more, (cell, host))?;
+    equal("packs", (seen.0.as_str(), seen.1.as_str()), ("collected", ""))
 }
 
 /// A cherry-pick of two commits that stopped at the first: the cell names a strategy, which git looks for as a program.

@@ -28,6 +28,7 @@ use super::rename::rename_file;
 use super::response::{CallError, Response};
 use sys::Result;
 use sys::lookup::{self, Follow};
+use sys::mount;
 use sys::notify::{self, Notification};
 
 /// Result of one notification.
@@ -476,11 +477,17 @@ impl<'a> Handlers<'a> {
         record: Record,
     ) -> std::result::Result<Response, CallError> {
         let decided = self.name_guard.renames(from, to)?;
-        if !flags.is_empty() || decided == Renames::Nothing {
+        let is_plain = flags.is_empty() || flags == RenameFlags::RENAME_NOREPLACE;
+        if !is_plain || decided == Renames::Nothing {
             return Err(CallError::Errno(Errno::EXDEV));
         }
-        let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let source = lookup::open(&from.parent, from.last()?, flags, 0, Follow::Nothing)?;
+        let reads = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let source = lookup::open(&from.parent, from.last()?, reads, 0, Follow::Nothing)?;
+        // As with rename(2): init could read other files of the cell, such as its `/proc` entries.
+        let mounts = (mount::device_and_mount(&source)?.1, mount::device_and_mount(&to.parent)?.1);
+        if mounts.0 != mounts.1 {
+            return Err(CallError::Errno(Errno::EXDEV));
+        }
         let status = fstat(&source)?;
         if status.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(CallError::Errno(Errno::EXDEV));
@@ -490,7 +497,7 @@ impl<'a> Handlers<'a> {
         }
         caller.may_grow_to(status.st_size)?;
         caller.still_waits()?;
-        match records::replace(source, &status, (from, to), record) {
+        match records::replace(source, &status, (from, to), flags, record) {
             Err(Errno::EBADMSG) => Err(CallError::Guarded(GuardedName::Other)),
             replaced => Ok(replaced.map(|()| Response::Done)?),
         }

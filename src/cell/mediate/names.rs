@@ -108,6 +108,10 @@ pub const ATTRIBUTES: &str = "attributes";
 /// objects. Git makes no other file of this name in a repository.
 pub(crate) const ALTERNATES: &str = "alternates";
 
+/// Start of the names of lists of packs, in which git checks no path: by one of elsewhere `git maintenance` removes packs
+/// of other repositories.
+const MULTI_PACK_INDEX: &str = "multi-pack-index";
+
 /// Files of a repository with paths that git opens (`records`). In other directories these are ordinary names.
 pub const INDEX: &str = "index";
 pub const MERGE_RR: &str = "MERGE_RR";
@@ -326,7 +330,7 @@ pub enum NameClass {
     Part,
     Commondir,
     Objects,
-    /// [`ATTRIBUTES`] or `ALTERNATES`.
+    /// [`ATTRIBUTES`], `ALTERNATES`, or the beginning `MULTI_PACK_INDEX`.
     Attributes,
     /// One of [`HOLDERS`].
     Holder,
@@ -361,7 +365,7 @@ impl NameClass {
             Self::Objects
         } else if HOLDERS.iter().any(|word| is(word)) {
             Self::Holder
-        } else if is(ATTRIBUTES) || is(ALTERNATES) {
+        } else if is(ATTRIBUTES) || is(ALTERNATES) || begins_with(name, MULTI_PACK_INDEX) {
             Self::Attributes
         } else if OLD_REMOTES.iter().any(|word| is(word)) {
             Self::OldRemotes

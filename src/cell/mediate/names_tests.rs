@@ -77,6 +77,10 @@ fn a_name_of_any_length_is_folded_completely() {
 fn files_that_make_a_repository_are_distinguished_from_its_other_parts() {
     assert_eq!(NameClass::classify(b"HEAD"), NameClass::Head { exact: true });
     assert_eq!(NameClass::classify(b"head"), NameClass::Head { exact: false });
+    for name in ["multi-pack-index", "Multi-Pack-Index.d", "multi-pack-index-1.bitmap"] {
+        assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Attributes, "{name}");
+    }
+    assert_eq!(NameClass::classify(b"multi-pack"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"HEAD.lock"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"FETCH_HEAD"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"config"), NameClass::Part);

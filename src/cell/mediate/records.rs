@@ -1,5 +1,5 @@
 //! Files of a repository with paths that git on the host opens without checking them: its index, and the list of
-//! conflicts whose resolutions it keeps.
+//! conflicts whose resolutions it keeps, which stays empty in cells.
 //!
 //! With a path outside of the work tree in the index, `git checkout .` would write there. So cells write to no such
 //! file. Git makes a new one and renames it, and init then copies it, if each path is one of the work tree: other
@@ -10,12 +10,12 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, renameat};
+use nix::fcntl::{AtFlags, RenameFlags, renameat2};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstatat, futimens};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::names::{self, GIT};
+use super::names::{self, COMMONDIR, GIT};
 use super::paths::{MAX_PATH_BYTES, Spot};
 use super::rename::new_temporary;
 use crate::errno_of;
@@ -27,7 +27,8 @@ use sys::lookup::{self, Follow};
 pub(crate) enum Record {
     /// The index (gitformat-index(5)).
     Index,
-    /// `MERGE_RR`: an id, a tab and a path, which ends with a NUL, for each conflict.
+    /// `MERGE_RR`. By an entry in it `git commit` writes what a cell has put into `rr-cache` to any file, or reads any
+    /// file for the next cell, through links too. So only an empty one is made.
     Conflicts,
 }
 
@@ -55,6 +56,7 @@ pub(crate) fn replace(
     source: OwnedFd,
     status: &FileStat,
     (from, to): (&Spot, &Spot),
+    flags: RenameFlags,
     record: Record,
 ) -> Result<()> {
     let ids = match record {
@@ -65,7 +67,7 @@ pub(crate) fn replace(
     let mut copy = File::from(copy);
     let done = copy_checked(&mut File::from(source), &mut copy, status, (record, ids))
         .and_then(|()| as_source(&copy, status))
-        .and_then(|()| renameat(&to.parent, name.as_c()?, &to.parent, to.last()?));
+        .and_then(|()| renameat2(&to.parent, name.as_c()?, &to.parent, to.last()?, flags));
     if done.is_err() {
         unlinkat(&to.parent, name.as_c()?, UnlinkatFlags::NoRemoveDir)?;
     }
@@ -94,39 +96,55 @@ pub(crate) fn is_same(status: &FileStat, to: &Spot) -> Result<bool> {
 }
 
 /// Returns the size of the ids in a repository, which its configuration has. A linked worktree has that of the repository
-/// two levels above it.
+/// two levels above it. No cell can make or change these files.
 fn ids_of(index: &Spot) -> Result<IdBytes> {
+    const MAX_CONFIGURATION: u64 = 1 << 20;
+    let is_linked = match fstatat(&index.parent, COMMONDIR, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(_) => true,
+        Err(Errno::ENOENT) => false,
+        Err(errno) => return Err(errno),
+    };
+    let path = if is_linked { c"../../config" } else { c"config" };
     let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-    for config in [c"config", c"../config", c"../../config"] {
-        match lookup::open(&index.parent, config, flags, 0, Follow::Nothing) {
-            Ok(config) => {
-                let mut text = [0; 16 << 10];
-                let length =
-                    File::from(config).read(&mut text).map_err(|error| errno_of(&error))?;
-                return Ok(ids_in(text.get(..length).unwrap_or_default()));
-            }
-            Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno),
-        }
+    // The host may have made it a link.
+    let config = match lookup::open(&index.parent, path, flags, 0, Follow::Texts) {
+        Err(Errno::ENOENT) => return Ok(IdBytes::Sha1),
+        config => File::from(config?),
+    };
+    let mut text = Vec::new();
+    let read = config.take(MAX_CONFIGURATION + 1).read_to_end(&mut text);
+    let length = read.map_err(|error| errno_of(&error))?;
+    if u64::try_from(length).is_ok_and(|length| length <= MAX_CONFIGURATION) {
+        Ok(ids_in(&text))
+    } else {
+        Err(Errno::EBADMSG)
     }
-    Ok(IdBytes::Sha1)
 }
 
-/// Returns the size of the ids by `extensions.objectFormat` in a configuration.
+/// Returns the size of the ids by `extensions.objectFormat` in a configuration. The names of branches, remotes and
+/// submodules in it may be those that a cell chose: they are in other sections, and have no line breaks.
 fn ids_in(config: &[u8]) -> IdBytes {
-    const KEY: &[u8] = b"objectformat";
-    const VALUE: &[u8] = b"sha256";
-    let begins_with = |text: &[u8], word: &[u8]| {
-        text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
-    };
-    let is_sha256 = |text: &[u8]| {
-        let rest = text.get(KEY.len()..).filter(|_| begins_with(text, KEY));
-        let value = rest.and_then(|rest| rest.trim_ascii_start().strip_prefix(b"="));
-        let value = value.map(|value| value.trim_ascii_start());
-        value.is_some_and(|value| begins_with(value.strip_prefix(b"\"").unwrap_or(value), VALUE))
-    };
-    let mut ends = (0..config.len()).filter_map(|start| config.get(start..));
-    if ends.any(is_sha256) { IdBytes::Sha256 } else { IdBytes::Sha1 }
+    let mut is_extensions = false;
+    let mut ids = IdBytes::Sha1;
+    for line in config.split(|byte| *byte == b'\n') {
+        let mut line = line.trim_ascii();
+        if let Some(header) = line.strip_prefix(b"[") {
+            let end = header.iter().position(|byte| *byte == b']').unwrap_or(header.len());
+            let (section, rest) = header.split_at(end);
+            is_extensions = section.eq_ignore_ascii_case(b"extensions");
+            line = rest.get(1..).unwrap_or_default().trim_ascii();
+        }
+        let mut halves = line.splitn(2, |byte| *byte == b'=');
+        let (key, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+        if is_extensions && key.trim_ascii().eq_ignore_ascii_case(b"objectformat") {
+            let value = value.trim_ascii_start();
+            let value = value.strip_prefix(b"\"").unwrap_or(value);
+            let is_sha256 = value.get(..6).is_some_and(|word| word.eq_ignore_ascii_case(b"sha256"));
+            // The last value counts.
+            ids = if is_sha256 { IdBytes::Sha256 } else { IdBytes::Sha1 };
+        }
+    }
+    ids
 }
 
 fn copy_checked(
@@ -139,7 +157,8 @@ fn copy_checked(
     let mut copying = Copying::new(from, to, size);
     match record {
         Record::Index => index(&mut copying, ids)?,
-        Record::Conflicts => conflicts(&mut copying)?,
+        Record::Conflicts if size == 0 => {}
+        Record::Conflicts => return Err(Errno::EBADMSG),
     }
     copying.rest()
 }
@@ -332,34 +351,6 @@ fn offset<R: Read, W: Write>(copying: &mut Copying<'_, R, W>) -> Result<usize> {
         }
         value = value.checked_add(1).ok_or(Errno::EBADMSG)?;
     }
-}
-
-/// Checks a list of conflicts. An id may be followed by a dot and a number.
-fn conflicts<R: Read, W: Write>(copying: &mut Copying<'_, R, W>) -> Result<()> {
-    while copying.left > 0 {
-        let mut dots = 0;
-        let mut last = b'.';
-        loop {
-            let byte = copying.byte()?;
-            match byte {
-                b'\t' if last != b'.' => break,
-                b'.' if dots == 0 && last != b'.' => dots = 1,
-                b'0'..=b'9' => {}
-                b'a'..=b'f' if dots == 0 => {}
-                _ => return Err(Errno::EBADMSG),
-            }
-            last = byte;
-        }
-        let mut path = PathInRecord { bytes: [0; MAX_PATH_BYTES], length: 0 };
-        loop {
-            match copying.byte()? {
-                0 => break,
-                byte => path.push(byte)?,
-            }
-        }
-        path.check()?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

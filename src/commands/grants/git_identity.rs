@@ -39,7 +39,8 @@ pub(super) fn grant(settings: &mut Settings, elsewhere: Option<&Path>) {
             // Not through a link, which may lead to a filesystem that does not answer.
             .find(|git| git.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())),
     };
-    let Some(identity) = git.and_then(read) else { return };
+    let Some(git) = git else { return };
+    let identity = read(git).unwrap_or_default();
     for profile in settings.profiles.iter_mut().filter(|profile| profile.workspace) {
         profile.git_identity = Some(identity.clone());
         // A git that is not the distribution's has another default path.

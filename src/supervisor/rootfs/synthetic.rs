@@ -76,8 +76,8 @@ pub(crate) fn trust(files: &[(&str, Arc<[u8]>)]) -> std::io::Result<()> {
     })
 }
 
-/// Writes the author of commits into `directory`; a repository's own configuration takes
-/// precedence.
+/// Writes git's configuration into `directory`: the author of commits, and that resolutions of conflicts are not kept,
+/// as no list of conflicts is made in cells. A repository's own configuration takes precedence.
 ///
 /// # Errors
 /// The error of open(2) or write(2).
@@ -89,7 +89,7 @@ pub(crate) fn git_identity(directory: &Path, identity: &GitIdentity) -> std::io:
         let value = value.replace('\\', "\\\\").replace('"', "\\\"");
         Some(format!("\t{key} = \"{value}\"\n"))
     });
-    let text = format!("[user]\n{}", lines.collect::<String>());
+    let text = format!("[user]\n{}[rerere]\n\tenabled = false\n", lines.collect::<String>());
     write_file(&directory.join("gitconfig"), &text)
 }
 

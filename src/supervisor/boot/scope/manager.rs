@@ -5,7 +5,7 @@
 //! limited in bytes and time.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -218,17 +218,19 @@ fn open_stream(path: &Path, deadline: Instant) -> Result<UnixStream, Refusal> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let made = socket(AddressFamily::Unix, SockType::Stream, flags, None);
     let socket = made.map_err(Refusal::Unreachable)?;
-    let left = left(deadline)?;
-    // Limits the time of connect(2) too (unix(7)).
-    let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX);
-    let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
-    setsockopt(&socket, sockopt::SendTimeout, &timeout).map_err(Refusal::Unreachable)?;
     let address = UnixAddr::new(path).map_err(Refusal::Unreachable)?;
-    use std::os::fd::AsRawFd;
-    match connect(socket.as_raw_fd(), &address) {
-        Ok(()) => Ok(UnixStream::from(socket)),
-        Err(Errno::EAGAIN) => Err(Refusal::Late),
-        Err(errno) => Err(Refusal::Unreachable(errno)),
+    loop {
+        let left = left(deadline)?;
+        // Limits the time of connect(2) too (unix(7)).
+        let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX);
+        let timeout = TimeVal::new(micros / 1_000_000, micros % 1_000_000);
+        setsockopt(&socket, sockopt::SendTimeout, &timeout).map_err(Refusal::Unreachable)?;
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => return Ok(UnixStream::from(socket)),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => return Err(Refusal::Late),
+            Err(errno) => return Err(Refusal::Unreachable(errno)),
+        }
     }
 }
 
