@@ -1,4 +1,4 @@
-//! Files of a repository with paths that git on the host opens, steps that it goes on with, and what a configuration names
+//! Files of a repository with paths that git on the host opens, operations that it continues, and what a configuration names
 //! where a cell has left more than there is time for.
 
 use crate::parts::{GUARDS, cell_and_host_output, repository};
@@ -117,7 +117,7 @@ fn conflicts(caller: &Caller) -> Check {
         let is_refused = (seen.0 == "refused", seen.1.contains("SECRET"));
         equal(guard, is_refused, (guard == "guarded", guard != "guarded"))?;
     }
-    // Git in a cell goes on with its own.
+    // Git in a cell continues its own.
     let own = "git checkout -qb a; echo 1 > f; git commit -qam 1; git checkout -q main; echo 2 > f; git commit -qam 2
         git merge -q a > /dev/null; echo $?; echo 3 > f; git commit -qam m; git checkout -q a
         echo 5 > f; git commit -qam 5; git rebase -q main > /dev/null 2>&1; echo $?

@@ -135,7 +135,8 @@ fn ids_in(config: &[u8]) -> IdBytes {
             line = rest.get(1..).unwrap_or_default().trim_ascii();
         }
         let mut halves = line.splitn(2, |byte| *byte == b'=');
-        let (key, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+        let key = halves.next().unwrap_or_default();
+        let value = halves.next().unwrap_or_default();
         if is_extensions && key.trim_ascii().eq_ignore_ascii_case(b"objectformat") {
             let value = value.trim_ascii_start();
             let value = value.strip_prefix(b"\"").unwrap_or(value);
