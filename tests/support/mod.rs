@@ -108,8 +108,8 @@ pub struct Claim {
 /// A claim that holds for root and for an ordinary user.
 pub const fn claim(name: &'static str, check: fn(&Caller) -> Check) -> Claim {
     let part = Part::Usual;
-    let (needs, wants, alone) = (&[], &[], false);
-    Claim { name, part, part_as_root: part, whom: For::Both, needs, wants, alone, check }
+    let whom = For::Both;
+    Claim { name, part, part_as_root: part, whom, needs: &[], wants: &[], alone: false, check }
 }
 
 impl Claim {
@@ -289,8 +289,8 @@ pub fn run(mostly: Mostly, add: impl FnOnce(&mut Tests)) -> ExitCode {
         }
     };
     let must_run = std::env::var("COFFERDAM_MUST_RUN").is_ok_and(|value| value == "1");
-    let (trials, last) = (Vec::new(), Vec::new());
-    let mut tests = Tests { shared: Arc::clone(&shared), must_run, trials, last };
+    let mut tests =
+        Tests { shared: Arc::clone(&shared), must_run, trials: Vec::new(), last: Vec::new() };
     add(&mut tests);
     tests.trials.append(&mut tests.last);
     let conclusion: Conclusion = libtest_mimic::run(&arguments, tests.trials);

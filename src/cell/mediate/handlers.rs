@@ -484,8 +484,9 @@ impl<'a> Handlers<'a> {
         let reads = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let source = lookup::open(&from.parent, from.last()?, reads, 0, Follow::Nothing)?;
         // As with rename(2): init could read other files of the cell, such as its `/proc` entries.
-        let mounts = (mount::device_and_mount(&source)?.1, mount::device_and_mount(&to.parent)?.1);
-        if mounts.0 != mounts.1 {
+        let (_, of_source) = mount::device_and_mount(&source)?;
+        let (_, of_target) = mount::device_and_mount(&to.parent)?;
+        if of_source != of_target {
             return Err(CallError::Errno(Errno::EXDEV));
         }
         let status = fstat(&source)?;

@@ -156,7 +156,8 @@ fn an_index_without_its_end_is_refused() {
             assert!(refuses(bytes.get(..cut).unwrap_or_default(), ids), "{version} {cut}");
         }
         // It has grown since it was opened.
-        let (mut from, mut copy) = (&bytes[..], Vec::new());
+        let mut from = &bytes[..];
+        let mut copy = Vec::new();
         let mut copying = Copying::new(&mut from, &mut copy, length(&bytes) - 1);
         let result = index(&mut copying, ids).and_then(|()| copying.rest());
         assert_eq!(result, Err(Errno::EBADMSG), "{version} {ids:?}");
@@ -196,7 +197,8 @@ fn the_configuration_has_the_length_of_ids() {
 fn as_git_reads(bytes: &[u8], ids: IdBytes) -> Option<Vec<Vec<u8>>> {
     let number = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
     let to_nul = |at: usize| bytes.get(at..)?.iter().position(|byte| *byte == 0);
-    let (version, entries) = (number(4)?, number(8)?);
+    let version = number(4)?;
+    let entries = number(8)?;
     let mut paths: Vec<Vec<u8>> = Vec::new();
     let mut at = 12;
     for _ in 0..entries {
