@@ -56,8 +56,8 @@ fn nothing_else(caller: &Caller) -> Check {
     let script =
         "git config --system --list; git config --global --list; grep -c canary /etc/gitconfig";
     let output = run(caller, &home, &["--rw", &repository.display().to_string()], script)?;
-    let expected = "user.name=Op \"E\" Rator\nuser.email=op@example.org\n0\n";
-    equal("two lines", output.stdout.as_str(), expected)
+    let expected = "user.name=Op \"E\" Rator\nuser.email=op@example.org\nrerere.enabled=false\n0\n";
+    equal("the identity, and no list of conflicts", output.stdout.as_str(), expected)
 }
 
 fn not_given(caller: &Caller) -> Check {
