@@ -11,7 +11,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("a_cache_stays_and_is_of_one_workspace_alone", kept),
     claim("stores_of_package_managers_are_in_the_cache", stores),
     claim("a_cache_is_emptied_when_it_is_too_large", limited),
-    claim("caches_are_not_cleaned_before_a_server_answers", later),
+    claim("caches_are_not_cleaned_before_a_server_answers", later).needs(&[Need::RootLooks]),
     claim("files_left_in_the_cache_break_no_later_start", spoiled),
     claim("no_link_leads_the_cache_elsewhere", linked),
     claim("any_name_is_allowed_in_the_cache_only", named).needs(&[Need::Git, Need::Python]),

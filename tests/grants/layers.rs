@@ -23,7 +23,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("paths_choose_what_is_applied", chosen),
     claim("a_layer_has_one_start_at_a_time", used),
     claim("a_later_start_finds_the_changes", continued),
-    claim("a_start_waits_until_the_kernel_has_freed_the_last_one", freed),
+    claim("a_start_waits_until_the_kernel_has_freed_the_last_one", freed).needs(&[Need::RootLooks]),
     claim("a_killed_apply_is_finished_by_the_next", killed),
     claim("layers_are_never_granted_for_writing", own_directory),
     claim("a_directory_that_cannot_have_a_layer_is_refused", refused).only(For::Root),

@@ -28,7 +28,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("the_operator_can_have_fresh_ones_only", fresh_only),
     claim("a_user_who_may_have_few_has_calls_in_fresh_ones", few)
         .only(For::User)
-        .needs(&[Need::Unshare]),
+        .needs(&[Need::RootLooks, Need::Unshare]),
     claim("many_calls_leave_no_namespace_and_no_descriptor", many).only(For::Root),
     claim("thousands_of_calls_leave_no_namespace_and_no_descriptor", thousands)
         .only(For::Root)

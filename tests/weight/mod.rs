@@ -46,7 +46,7 @@ pub fn claims() -> Vec<Claim> {
             .only(For::User)
             .needs(&[Need::Valgrind]),
         claim("a_cold_run_keeps_its_budget", cold_run).only(For::User).needs(traced),
-        claim("an_idle_server_keeps_its_budgets", idle).only(For::User),
+        claim("an_idle_server_keeps_its_budgets", idle).only(For::User).needs(&[Need::RootLooks]),
         claim("a_count_over_its_budget_fails", |_| budgets::over_is_an_error()).only(For::User),
     ]
 }

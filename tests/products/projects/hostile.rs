@@ -198,18 +198,15 @@ fn a_script_replaced_by_another_file_type_is_not_run() {
     let script = directory.path().join("tools/x/tool.sh");
     let mut server = Server::of(command(&directory, &[]));
     assert_eq!(called(&mut server, json!({}))["result"]["content"][0]["text"], "run\n");
-    // A tool that is found to have gone is unknown: the lists may be read again before the call.
-    let is_refused = |server: &mut Server| {
-        let error = called(server, json!({}))["error"].clone();
-        let words = ["Tool path rejected by policy", "unknown tool `x`"];
-        error["code"] == -32602 && words.iter().any(|known| error["message"] == *known)
-    };
-    fs::rename(&script, directory.path().join("moved.sh")).expect("moved");
+    fs::remove_file(&script).expect("removed");
+    let moved = directory.path().join("moved.sh");
+    fs::write(&moved, tool("echo moved\n")).expect("written");
+    fs::set_permissions(&moved, fs::Permissions::from_mode(0o755)).expect("a mode");
     symlink("../../moved.sh", &script).expect("a link");
-    assert!(is_refused(&mut server));
+    assert_refused(&mut server);
     fs::remove_file(&script).expect("removed");
     nix::unistd::mkfifo(&script, nix::sys::stat::Mode::from_bits_truncate(0o755)).expect("a FIFO");
-    assert!(is_refused(&mut server));
+    assert_refused(&mut server);
     // The folder above may be a link too.
     fs::remove_file(&script).expect("removed");
     fs::rename(directory.path().join("tools/x"), directory.path().join("elsewhere"))
@@ -217,7 +214,25 @@ fn a_script_replaced_by_another_file_type_is_not_run() {
     fs::rename(directory.path().join("moved.sh"), directory.path().join("elsewhere/tool.sh"))
         .expect("moved");
     symlink("../elsewhere", directory.path().join("tools/x")).expect("a link");
-    assert!(is_refused(&mut server));
+    assert_refused(&mut server);
+}
+
+/// Calls the tool `x` until it is refused. A cell of an ordinary user's server can see the script that was there for a
+/// second more (`cell::sealed`), and never what a link leads to.
+fn assert_refused(server: &mut Server) {
+    // A tool that is found to have gone is unknown: the lists may be read again before the call.
+    const REFUSALS: [&str; 2] = ["Tool path rejected by policy", "unknown tool `x`"];
+    let end = Instant::now() + patience();
+    loop {
+        let answer = called(server, json!({}));
+        let error = &answer["error"];
+        if error["code"] == -32602 && REFUSALS.iter().any(|known| error["message"] == *known) {
+            return;
+        }
+        assert_eq!(answer["result"]["content"][0]["text"], "run\n", "{answer}");
+        assert!(Instant::now() < end, "{answer}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

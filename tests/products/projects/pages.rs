@@ -3,10 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::hooks::{called_in, project};
+use crate::server::patience::patience;
 use crate::server::{PROGRAM, Server};
 
 const TOOL: &str = "#!/usr/bin/env bash\n# mcp: {\"name\": \"shown\"}\nsource \"$MCP_SDK/tool-sdk.sh\"\n\
@@ -68,8 +70,18 @@ fn pages_are_resources_named_by_their_tools() {
     fs::remove_file(directory.path().join("tools/shown/ui/index.html")).expect("removed");
     std::os::unix::fs::symlink("/etc/passwd", directory.path().join("tools/shown/ui/index.html"))
         .expect("a link");
-    let id = server.request("resources/read", json!({"uri": "ui://pages/shown"}));
-    assert_eq!(server.answer(id)["error"]["code"], -32603);
+    // A cell of an ordinary user's server can see the page that was there for a second more (`cell::sealed`).
+    let end = Instant::now() + patience();
+    loop {
+        let id = server.request("resources/read", json!({"uri": "ui://pages/shown"}));
+        let answer = server.answer(id);
+        if answer["error"]["code"] == -32603 {
+            break;
+        }
+        assert_eq!(answer["result"]["contents"][0]["text"], "<p>own</p>", "{answer}");
+        assert!(Instant::now() < end, "{answer}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let board = answer(&mut server, "resources/read", json!({"uri": "ui://pages/board"}));
     let html = board["contents"][0]["text"].as_str().unwrap_or_default();
     assert!(html.contains("\"template\":\"kanban\"") && html.matches("</script>").count() == 1);
