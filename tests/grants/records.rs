@@ -11,6 +11,7 @@ pub const CLAIMS: &[Claim] = &[
     claim("no_conflict_outside_of_the_work_tree_is_recorded", conflicts).needs(&[Need::Git]),
     claim("no_cell_lists_packs_for_the_host", packs).needs(&[Need::Git]),
     claim("no_cell_adds_to_an_operation_of_the_host", steps).needs(&[Need::Git]),
+    claim("git_applies_mailed_patches_in_a_cell", mailed).needs(&[Need::Git]),
     claim("a_program_with_blanks_in_its_path_is_guarded", blanks).needs(&[Need::Git]),
     claim("what_fills_a_directory_of_hooks_takes_no_guard_from_others", filled)
         .needs(&[Need::Git, Need::Python]),
@@ -136,6 +137,20 @@ fn packs(caller: &Caller) -> Check {
     let host = "git multi-pack-index write && git multi-pack-index verify 2>&1";
     let seen = cell_and_host_output(caller, ("packs", &[]), more, (cell, host))?;
     equal("packs", (seen.0.as_str(), seen.1.as_str()), ("collected", ""))
+}
+
+/// `git am` makes a file of the name `info`, which no link may have.
+fn mailed(caller: &Caller) -> Check {
+    let more = "echo a > f && git add f && git commit -qm f";
+    let own = "exec 2> /dev/null; for i in 1 2; do echo $i >> f; git commit -qam $i; done
+        git format-patch -q --stdout HEAD~2 > p; git reset -q --hard HEAD~2; git am -q p; echo $?; cat f
+        git am -q p > /dev/null; echo $?; echo 0 > .git/rebase-apply/info; echo $?; git am --abort; echo $?
+        mkdir .git/rebase-apply; cd .git/rebase-apply; echo > x; echo > ../x; umask 077
+        ln -s x info; ln -s x /tmp/l; mv /tmp/l info; ln x info; mv x info; mkfifo info; echo > ../info; ls; rm x
+        echo > info; stat -c %a info; cat info; rm info; mkdir info; ls; cd ..; rm -r info; echo > info || echo refused";
+    let seen = cell_and_host_output(caller, ("mailed", &[]), more, (own, "git status -s f"))?;
+    let expected = "0\na\n1\n2\n128\n0\n0\nx\n600\n\ninfo\nrefused";
+    equal("git am", (seen.0.as_str(), seen.1.as_str()), (expected, ""))
 }
 
 /// A cherry-pick of two commits that stopped at the first: the cell names a strategy, which git looks for as a program.

@@ -248,10 +248,26 @@ impl<'a> NameGuard<'a> {
         Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
     }
 
+    /// Returns true if this name may be given to a new file, but not to a link: `info` below the top
+    /// of a repository. Git looks for nothing in a file, and `git am` makes one in
+    /// `.git/rebase-apply`.
+    pub(crate) fn may_be_file(&self, spot: &Spot) -> Result<bool> {
+        let is_info = NameClass::classify(spot.name()) == NameClass::Info;
+        if !is_info || self.is_guarded_directory(spot)? {
+            return Ok(false);
+        }
+        let mut buffer = [0; 4096];
+        let depth = self.depth_of(self.path(&spot.parent, &mut buffer)?);
+        Ok(self.directory_class(&spot.parent, depth)? == DirectoryClass::Inside)
+    }
+
     /// Returns true if the file here must not be written to. Its read-only mount disappears if the
     /// host replaces the file after the grant, as git does with its configuration. A HEAD by itself
     /// names no program to run.
     pub fn keeps(&self, spot: &Spot) -> Result<bool> {
+        if self.may_be_file(spot)? {
+            return Ok(false);
+        }
         let is_head = matches!(NameClass::classify(spot.name()), NameClass::Head { .. });
         if !is_head || names::is_one_of(self.also, spot.name()) || self.is_free(&spot.parent)? {
             return self.is_guarded(spot);

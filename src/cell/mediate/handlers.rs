@@ -16,8 +16,8 @@ use super::counted::CountedFiles;
 use super::guard::{NameGuard, RefusalReason};
 use super::names::{self, Renames};
 use super::open::{
-    NAME_FLAGS, blocked, controlling_terminal, finished, hand_over, is_tty_device, later, opened,
-    unblocked,
+    NAME_FLAGS, blocked, controlling_terminal, create, finished, hand_over, is_tty_device, later,
+    opened, unblocked,
 };
 use super::paths::{FoundFile, LastLink, Spot, TargetThread};
 use super::pending::PendingCalls;
@@ -244,6 +244,9 @@ impl<'a> Handlers<'a> {
         };
         if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
             return match spot.kind()? {
+                None if creates && self.name_guard.may_be_file(&spot)? => {
+                    create(caller, &spot, flags, mode)
+                }
                 None if creates => Err(self.refused(spot)),
                 None => Err(CallError::Errno(Errno::ENOENT)),
                 Some(_) if exclusive => Err(CallError::Errno(Errno::EEXIST)),

@@ -43,6 +43,20 @@ pub(crate) fn opened(
     }
 }
 
+/// Creates a file for the caller. Fails with EEXIST if another process has made one by now.
+pub(crate) fn create(
+    caller: &TargetCall<'_>,
+    spot: &Spot,
+    flags: i32,
+    mode: u32,
+) -> std::result::Result<Response, CallError> {
+    caller.lend_umask()?;
+    caller.still_waits()?;
+    let new = unblocked(flags | libc::O_EXCL);
+    let file = lookup::open(&spot.parent, spot.last()?, new, mode, Follow::Nothing)?;
+    finished(file, flags)
+}
+
 /// Decides how to retry a call after opening the held file failed with `errno`.
 pub(crate) fn later(
     name_guard: &NameGuard<'_>,
