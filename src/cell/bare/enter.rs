@@ -15,9 +15,9 @@ use sys::Result;
 use sys::process::{self, Dumpable};
 
 /// How many other processes and threads of the user may start while a cell is built: those of cells
-/// that are built at the same time, and of the front end. RLIMIT_NPROC counts all of them. The
-/// program's own limit is set later and does not include them.
-const MEANWHILE: u64 = 32;
+/// that are built at the same time, of the front end, and what else the user starts, such as a build.
+/// RLIMIT_NPROC counts all of them. The program's own limit is set later and does not include them.
+const MEANWHILE: u64 = 1024;
 
 /// Takes the steps of init before it forks.
 pub(crate) fn prepare(entry: &CellSpec<'_>) -> std::result::Result<Prepared, StepFailed> {
