@@ -58,6 +58,9 @@ pub(crate) fn reenter() -> i32 {
     if nix::unistd::geteuid().is_root() {
         command.env("GATEWAY_LAB_ROOT", "1");
     }
+    // An ordinary user of Debian has no directories of `sbin` in PATH.
+    let paths = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{paths}:/usr/sbin:/sbin"));
     let status = command.env("GATEWAY_LAB", "1").status().unwrap();
     status.code().unwrap_or(1)
 }
