@@ -14,6 +14,7 @@ mod layers_judged;
 mod layers_kept;
 mod layers_rights;
 mod layers_served;
+mod left_behind;
 mod locks;
 mod mediated;
 mod modes;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
             ("parts", parts::CLAIMS),
             ("raced", raced::CLAIMS),
             ("records", records::CLAIMS),
+            ("left_behind", left_behind::CLAIMS),
             ("granted_sockets", granted_sockets::CLAIMS),
             ("layers", layers::CLAIMS),
             ("layers_commits", layers_commits::CLAIMS),

@@ -35,7 +35,7 @@ pub struct NameGuard<'a> {
     shared: &'a BTreeSet<(u64, u64)>,
     /// Additional names that the operator guards.
     also: &'a [Vec<u8>],
-    /// Granted directories that are those of repositories.
+    /// Directories of repositories that are known by their paths.
     repositories: &'a [Vec<u8>],
     /// A procfs of the cell's pid namespace that is mounted nowhere.
     pub proc: OwnedFd,
@@ -87,6 +87,9 @@ impl<'a> NameGuard<'a> {
     pub fn renames(&self, from: &Spot, to: &Spot) -> Result<Renames> {
         let from_depth = self.depth(&from.parent)?;
         let to_depth = self.depth(&to.parent)?;
+        if self.holds_repository(from)? || self.holds_repository(to)? {
+            return Ok(Renames::Nothing);
+        }
         let decided = names::renames((from_depth, from.name()), (to_depth, to.name()));
         let is_one = || {
             let mut one = [0; 4096];
@@ -318,9 +321,33 @@ impl<'a> NameGuard<'a> {
         let within = names::has_obeyed(directory)
             || names::parts(directory).any(|part| names::is_one_of(self.also, part))
             || self.named.iter().any(|(parent, name)| is_within(directory, parent, name))
-            || self.below_repository(directory).is_some_and(is_obeyed_in_repository)
-            || is_of_repository(&spot.parent, directory)?;
+            || self.is_of_repository(&spot.parent, directory)?;
         Ok(within && !is_read_only(&spot.parent)?)
+    }
+
+    /// Returns true if a directory is, or lies below, a repository's directory for hooks or remotes.
+    /// A source directory with such a name has no HEAD next to it. In a repository's directory HEAD
+    /// is not checked, as it could be moved away and back; references have such names too.
+    fn is_of_repository(&self, directory: &OwnedFd, path: &[u8]) -> Result<bool> {
+        let (mut depth, below) = match self.below_repository(path) {
+            Some(below) => (Depth::Top, below),
+            None => (Depth::Without, path),
+        };
+        for part in names::parts(below) {
+            if matches!(depth, Depth::Top | Depth::Inside) && is_obeyed_in_repository(part) {
+                return Ok(true);
+            }
+            depth = depth.below(part);
+        }
+        if depth != Depth::Without {
+            return Ok(false);
+        }
+        for (level, part) in path.rsplit(|byte| *byte == b'/').enumerate() {
+            if is_obeyed_in_repository(part) && has_head(directory, level + 1)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns true if this path, or one below it, is named by a configuration. Making it must be
@@ -353,7 +380,18 @@ impl<'a> NameGuard<'a> {
         self.path(directory, &mut [0; 4096]).map(|path| self.depth_of(path))
     }
 
-    /// Returns the depth of a directory. One that was granted as a repository's is the top of it.
+    /// Returns true if a known repository is here or below, or was.
+    fn holds_repository(&self, spot: &Spot) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        Ok(self.repositories.iter().any(|repository| {
+            let mut known = names::parts(repository);
+            let mut here = names::parts(directory).chain([spot.name()]);
+            here.all(|part| known.next().is_some_and(|other| names::may_be_same(part, other)))
+        }))
+    }
+
+    /// Returns the depth of a directory. A known repository's is the top of it.
     fn depth_of(&self, path: &[u8]) -> Depth {
         match self.below_repository(path) {
             Some(below) => names::parts(below).fold(Depth::Top, Depth::below),
@@ -361,13 +399,13 @@ impl<'a> NameGuard<'a> {
         }
     }
 
-    /// Returns the rest of a path that lies in a granted repository.
+    /// Returns the rest of a path that lies in a known repository: the innermost one.
     fn below_repository<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let below = |repository: &Vec<u8>| {
             let rest = path.strip_prefix(repository.as_slice())?;
             (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
         };
-        self.repositories.iter().find_map(below)
+        self.repositories.iter().filter_map(below).min_by_key(|rest| rest.len())
     }
 
     /// Returns init's thread, as the procfs shows it.
@@ -438,31 +476,9 @@ fn has_head_above(directory: &OwnedFd, levels: usize) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns true if a path below a repository's directory is that of hooks or remotes, or lies in it.
-fn is_obeyed_in_repository(path: &[u8]) -> bool {
-    let words = ["hooks"].into_iter().chain(names::OLD_REMOTES);
-    let first = names::parts(path).next();
-    first.is_some_and(|first| words.into_iter().any(|word| names::may_be(first, word)))
-}
-
-/// Returns true if a directory is, or lies below, a repository's directory for hooks or remotes. A
-/// source directory with such a name has no HEAD next to it. In a `.git` directory HEAD is not
-/// checked, as it could be moved away and back.
-fn is_of_repository(directory: &OwnedFd, path: &[u8]) -> Result<bool> {
-    let mut parts = path.rsplit(|byte| *byte == b'/').enumerate().peekable();
-    while let Some((level, part)) = parts.next() {
-        let words = ["hooks"].into_iter().chain(names::OLD_REMOTES);
-        if !words.into_iter().any(|word| names::may_be(part, word)) {
-            continue;
-        }
-        if parts.peek().is_some_and(|(_, above)| names::may_be(above, names::GIT)) {
-            return Ok(true);
-        }
-        if has_head(directory, level + 1)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// Returns true for the name of a repository's directory for hooks or remotes.
+fn is_obeyed_in_repository(name: &[u8]) -> bool {
+    ["hooks"].into_iter().chain(names::OLD_REMOTES).any(|word| names::may_be(name, word))
 }
 
 /// Returns true if a path is `parent/name` or lies below it.

@@ -73,7 +73,8 @@ pub struct Mediation {
     pub shared: BTreeSet<(u64, u64)>,
     /// Names that the operator guards, anywhere in a grant.
     pub also: Vec<Vec<u8>>,
-    /// Granted directories that are those of repositories, whatever their names.
+    /// Directories of repositories, whatever their names: granted ones, and those of submodules and
+    /// linked worktrees.
     pub repositories: Vec<Vec<u8>>,
     /// Private filesystems of the cell, where any name may be made.
     pub private: Vec<CString>,
@@ -103,7 +104,7 @@ pub struct GuardedNames<'a> {
     pub shared: &'a BTreeSet<(u64, u64)>,
     /// Names that the operator guards.
     pub also: &'a [Vec<u8>],
-    /// Granted directories that are those of repositories.
+    /// Directories of repositories, whatever their names.
     pub repositories: &'a [PathBuf],
 }
 

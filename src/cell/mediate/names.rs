@@ -477,8 +477,9 @@ impl Depth {
         match self {
             Self::Without if may_be(name, GIT) => Self::Top,
             Self::Without => Self::Without,
-            Self::Top | Self::Inside if may_be(name, "refs") => Self::Refs,
-            Self::Top | Self::Inside if may_be(name, "logs") => Self::Logs,
+            Self::Top if may_be(name, "refs") => Self::Refs,
+            Self::Top if may_be(name, "logs") => Self::Logs,
+            // Deeper these words may be parts of a submodule's name, which a cell can choose.
             Self::Top | Self::Inside => Self::Inside,
             Self::Logs if may_be(name, "refs") => Self::Refs,
             // Another spelling may name the same directory, so that it gets the rights of neither.

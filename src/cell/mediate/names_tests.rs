@@ -125,7 +125,9 @@ fn the_path_of_a_directory_gives_its_depth_in_a_repository() {
         ("/workspace/.git/logs", Depth::Logs),
         ("/workspace/.git/logs/refs/tags", Depth::Branches),
         ("/workspace/.git/logs/remotes", Depth::References),
-        ("/workspace/.git/modules/lib/refs/remotes/origin", Depth::Remotes),
+        ("/workspace/.git/modules/lib/refs/remotes/origin", Depth::Inside),
+        ("/workspace/.git/modules/refs/heads/lib", Depth::Inside),
+        ("/workspace/.git/worktrees/logs", Depth::Inside),
         ("/workspace/.git/modules/lib", Depth::Inside),
         ("/workspace/.git/objects/pack", Depth::Inside),
     ];
@@ -200,7 +202,7 @@ fn no_rename_turns_a_directory_of_references_into_another_kind() {
         ((Branches, "a"), (Branches, "refs")),
         ((Top, "HEAD.lock"), (Top, "HEAD")),
         ((Inside, "a"), (Top, "b")),
-        ((Top, "refs"), (Inside, "Refs")),
+        ((Inside, "x"), (Inside, "Logs")),
     ];
     for (from, to) in anything {
         assert_eq!(moved(from, to), Renames::Anything, "{from:?} to {to:?}");
@@ -221,7 +223,8 @@ fn no_rename_turns_a_directory_of_references_into_another_kind() {
         ((Remotes, "origin"), (Without, "lib")),
         ((Without, "x"), (Branches, "x")),
         ((Top, "refs"), (Top, "x")),
-        ((Inside, "x"), (Inside, "Logs")),
+        ((Top, "refs"), (Inside, "Refs")),
+        ((Inside, "x"), (Top, "Logs")),
         ((Top, "logs"), (Top, "refs")),
     ];
     for (from, to) in nothing {

@@ -112,7 +112,7 @@ pub(crate) struct PlacedGrants {
     pub named: Vec<PathBuf>,
     pub shared: BTreeSet<(u64, u64)>,
     pub also: Rc<[Vec<u8>]>,
-    /// Directories of repositories outside of the workspace.
+    /// Directories of repositories that are granted by themselves, of submodules and of linked worktrees.
     pub repositories: Vec<PathBuf>,
     /// True if `/workspace` is a link to one of these.
     pub has_link: bool,
@@ -183,6 +183,7 @@ impl PlacedGrants {
                 self.named.extend(guarded.named.iter().map(|path| cell.join(path)));
                 self.shared.extend(&guarded.shared);
                 self.repositories.extend((*access == Access::Repository).then(|| cell.clone()));
+                self.repositories.extend(guarded.repositories.iter().map(|path| cell.join(path)));
             }
             Access::Unguarded => self.writable.push(cell.clone()),
             Access::Layer => {

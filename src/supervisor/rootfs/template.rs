@@ -104,7 +104,7 @@ pub(crate) struct Template {
     pub shared: BTreeSet<(u64, u64)>,
     /// Names that the operator guards in these.
     pub also: Rc<[Vec<u8>]>,
-    /// Directories of repositories outside of the workspace.
+    /// Directories of repositories that are granted by themselves, of submodules and of linked worktrees.
     pub repositories: Vec<PathBuf>,
     /// True if `/workspace` is a link to a granted directory.
     pub has_link: bool,

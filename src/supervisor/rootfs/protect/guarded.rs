@@ -27,6 +27,8 @@ pub struct GuardedPaths {
     pub named: BTreeSet<PathBuf>,
     /// Files that become read-only under one name and must not be written to under another: device and inode number.
     pub shared: BTreeSet<(u64, u64)>,
+    /// Directories of submodules' repositories and of linked worktrees.
+    pub repositories: BTreeSet<PathBuf>,
     /// Paths that are guarded only by name or not at all, with the reason.
     pub(super) notes: BTreeSet<(PathBuf, &'static str)>,
     /// Directories of which everything is obeyed, and which cells may write to.

@@ -66,9 +66,10 @@ impl Scan {
             let host = self.trees.host(&worktree);
             let exists = |name: &&str| self.trees.kind(&host.join(name)).is_some();
             let is_worktree = kind == Kind::Directory && signs.iter().any(exists);
-            if !is_worktree || is_of_references(&git.path, &worktree.path) {
+            if !is_worktree {
                 continue;
             }
+            self.know(&worktree);
             self.guard_parts(&worktree);
             let pointer = self.first_line(&host.join(GITDIR), b"");
             let top = pointer.and_then(|Found { path, rights }| {
@@ -146,10 +147,6 @@ impl Scan {
             if self.is_spent() {
                 return;
             }
-            // Of a submodule with such a name, only what cells cannot make by name is guarded.
-            if is_of_references(&git.path, &directory.path) {
-                continue;
-            }
             let entries = self.entries(&directory);
             // Git replaces HEAD here, so that a cell may remove it. No cell can remove or make a configuration.
             let is_sign = |(name, kind): &(PathBuf, Kind)| match name.as_os_str().as_bytes() {
@@ -157,12 +154,21 @@ impl Scan {
                 name => name == CONFIG.as_bytes() && *kind != Kind::Directory,
             };
             if entries.iter().any(is_sign) {
+                self.know(&directory);
                 self.git_directory(&directory);
+                self.worktrees(&directory);
                 queue.push_back(directory.below(Path::new(MODULES)));
                 continue;
             }
             let inside = entries.into_iter().filter(|(_, kind)| *kind == Kind::Directory);
             queue.extend(inside.map(|(name, _)| directory.below(&name)));
+        }
+    }
+
+    /// Has the guard of names know a repository in another one's directory by its path: its name may have any parts.
+    fn know(&mut self, git: &GrantPath) {
+        if let Some(guarded) = self.guarded.get_mut(git.tree) {
+            guarded.repositories.insert(git.path.clone());
         }
     }
 
