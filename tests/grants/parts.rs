@@ -248,9 +248,9 @@ const FORGERIES: [&str; 7] = [
     "mkdir -p f/q f/hooks && includes q > f/config",
     "mkdir -p f/q && echo > f/head && includes q > f/config",
     "mkdir -p f/q f/HEAD. && includes q > f/config",
-    "mkdir -p q .git/modules/refs/heads && includes ../../../../q > .git/modules/refs/heads/config",
-    "for i in $(seq 132); do at=.git/modules/refs/remotes/$i; mkdir -p $at/{branches,remotes,rebase-merge,rebase-apply}
-        echo > $at/HEAD; done; cd .git/modules/refs/remotes/1/rebase-merge; links",
+    "mkdir -p q && includes ../../../q > .git/refs/heads/config",
+    "for i in $(seq 132); do at=.git/refs/remotes/$i; mkdir -p $at/{branches,remotes,rebase-merge,rebase-apply}
+        echo > $at/HEAD; done; cd .git/refs/remotes/1/rebase-merge; links",
     "mkdir .git/rebase-merge && cd .git/rebase-merge && links",
 ];
 

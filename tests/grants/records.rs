@@ -109,8 +109,8 @@ fn ordinary(caller: &Caller) -> Check {
 }
 
 fn conflicts(caller: &Caller) -> Check {
-    let more = "echo SECRET > ../secret && echo a > f && git add f && git commit -qm f && mkdir .git/rr-cache";
-    let cell = "exec 2> /dev/null; id=$(printf '1%.0s' {1..40}); mkdir .git/rr-cache/$id; echo x > .git/rr-cache/$id/preimage
+    let more = "echo SECRET > ../secret && echo a > f && git add f && git commit -qm f";
+    let cell = "exec 2> /dev/null; id=$(printf '1%.0s' {1..40}); mkdir -p .git/rr-cache/$id; echo x > .git/rr-cache/$id/preimage
         printf '%s\\t../secret\\0' $id > .git/lock; mv .git/lock .git/MERGE_RR || cp .git/lock .git/MERGE_RR || echo refused";
     let host = "echo b > f; git commit -qam two; cat .git/rr-cache/*/postimage; rm ../secret";
     for (guard, options) in GUARDS {
@@ -123,7 +123,8 @@ fn conflicts(caller: &Caller) -> Check {
         git merge -q a > /dev/null; echo $?; echo 3 > f; git commit -qam m; git checkout -q a
         echo 5 > f; git commit -qam 5; git rebase -q main > /dev/null 2>&1; echo $?
         echo 4 > f; git add f; git -c core.editor=true rebase --continue > /dev/null; echo $?; ls .git/rr-cache";
-    let seen = cell_and_host_output(caller, ("own", &[]), more, (own, "git status --short"))?;
+    let more = format!("{more} && mkdir .git/rr-cache");
+    let seen = cell_and_host_output(caller, ("own", &[]), &more, (own, "git status --short"))?;
     equal("own", (seen.0.as_str(), seen.1.as_str()), ("1\n1\n0", ""))
 }
 

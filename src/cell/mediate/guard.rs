@@ -10,7 +10,9 @@ use nix::sys::stat::{Mode, fstat, fstatat, stat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::Mediation;
-use super::names::{self, COMMONDIR, Depth, DirectoryClass, HEAD, NameClass, OBJECTS, Renames};
+use super::names::{
+    self, COMMONDIR, CONFIG, Depth, DirectoryClass, HEAD, NameClass, OBJECTS, Renames,
+};
 use super::paths::{Spot, TargetThread};
 use super::records::Record;
 use sys::{Result, lookup, mount};
@@ -87,9 +89,6 @@ impl<'a> NameGuard<'a> {
     pub fn renames(&self, from: &Spot, to: &Spot) -> Result<Renames> {
         let from_depth = self.depth(&from.parent)?;
         let to_depth = self.depth(&to.parent)?;
-        if self.holds_repository(from)? || self.holds_repository(to)? {
-            return Ok(Renames::Nothing);
-        }
         let decided = names::renames((from_depth, from.name()), (to_depth, to.name()));
         let is_one = || {
             let mut one = [0; 4096];
@@ -175,7 +174,9 @@ impl<'a> NameGuard<'a> {
             | NameClass::OldRemotes
             | NameClass::Info
             | NameClass::Index
-            | NameClass::Conflicts => {
+            | NameClass::Conflicts
+            | NameClass::Tables
+            | NameClass::Lock => {
                 Ok(self.directory_class(&spot.parent, self.depth_of(directory))?.refuses(kind))
             }
         }
@@ -187,6 +188,7 @@ impl<'a> NameGuard<'a> {
         let record = match class {
             NameClass::Index => Record::Index,
             NameClass::Conflicts => Record::Conflicts,
+            NameClass::Tables => Record::Tables,
             NameClass::Plain
             | NameClass::Obeyed
             | NameClass::Head { .. }
@@ -196,7 +198,8 @@ impl<'a> NameGuard<'a> {
             | NameClass::Attributes
             | NameClass::Holder
             | NameClass::OldRemotes
-            | NameClass::Info => return Ok(None),
+            | NameClass::Info
+            | NameClass::Lock => return Ok(None),
         };
         if self.is_free(&spot.parent)? || names::is_one_of(self.also, spot.name()) {
             return Ok(None);
@@ -208,6 +211,17 @@ impl<'a> NameGuard<'a> {
         }
         let is_place = self.directory_class(&spot.parent, self.depth_of(directory))?.refuses(class);
         Ok(is_place.then_some(record))
+    }
+
+    /// Returns true if a guarded name is that of a new version of such a file.
+    pub(crate) fn is_lock(&self, spot: &Spot) -> Result<bool> {
+        let is_lock = NameClass::classify(spot.name()) == NameClass::Lock;
+        if !is_lock || names::is_one_of(self.also, spot.name()) {
+            return Ok(false);
+        }
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        Ok(!self.is_named(directory, spot.name()) && !self.is_within(spot, directory)?)
     }
 
     /// Returns what a guarded name would have made or changed.
@@ -280,9 +294,9 @@ impl<'a> NameGuard<'a> {
         Ok(self.is_named(directory, spot.name()) || self.is_within(spot, directory)?)
     }
 
-    /// Returns true if there are files that must not be written to under any name.
-    pub(crate) fn has_shared(&self) -> bool {
-        !self.shared.is_empty()
+    /// Returns true if a file here may be one that must not be written to under any name.
+    pub(crate) fn may_be_shared(&self, spot: &Spot) -> Result<bool> {
+        Ok(!self.shared.is_empty() || self.depth(&spot.parent)? == Depth::Inside)
     }
 
     /// Returns true if an open file must not be written to, according to its current name.
@@ -296,6 +310,10 @@ impl<'a> NameGuard<'a> {
         let status = fstat(file)?;
         // The kernel refuses writes by a read-only mount.
         if self.shared.contains(&(status.st_dev, status.st_ino)) && !is_read_only(file)? {
+            return Ok(true);
+        }
+        // The object of another repository too, of which this one is a local clone.
+        if status.st_nlink > 1 && self.depth_of(path) == Depth::Inside && !is_read_only(file)? {
             return Ok(true);
         }
         // No program can find a file without a name, and no cell can give it one again.
@@ -365,6 +383,7 @@ impl<'a> NameGuard<'a> {
         let is_repository = || Ok(head && (has(directory, OBJECTS)? || has(directory, COMMONDIR)?));
         Ok(match depth {
             Depth::Without if head => DirectoryClass::Headed,
+            Depth::Without if self.is_below_bare(directory)? => DirectoryClass::Inside,
             Depth::Without => DirectoryClass::WorkTree,
             Depth::Top => DirectoryClass::Repository,
             // Repository of a submodule or a linked worktree that existed before.
@@ -376,12 +395,27 @@ impl<'a> NameGuard<'a> {
         })
     }
 
+    /// Returns true if a directory lies below the one of a bare repository: one with a HEAD and a
+    /// configuration or objects.
+    fn is_below_bare(&self, directory: &OwnedFd) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        let levels = names::parts(self.path(directory, &mut buffer)?).count();
+        for level in 1..levels {
+            if has_above(directory, level, HEAD)?
+                && (has_above(directory, level, CONFIG)? || has_above(directory, level, OBJECTS)?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn depth(&self, directory: &OwnedFd) -> Result<Depth> {
         self.path(directory, &mut [0; 4096]).map(|path| self.depth_of(path))
     }
 
     /// Returns true if a known repository is here or below, or was.
-    fn holds_repository(&self, spot: &Spot) -> Result<bool> {
+    pub(crate) fn holds_repository(&self, spot: &Spot) -> Result<bool> {
         let mut buffer = [0; 4096];
         let directory = self.path(&spot.parent, &mut buffer)?;
         Ok(self.repositories.iter().any(|repository| {
@@ -454,15 +488,21 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
 
 /// Returns true if the directory so many levels above this one has a HEAD.
 fn has_head(directory: &OwnedFd, levels: usize) -> Result<bool> {
+    has_above(directory, levels, HEAD)
+}
+
+/// Returns true if the directory so many levels above this one has this name in it.
+fn has_above(directory: &OwnedFd, levels: usize, name: &str) -> Result<bool> {
     const MAX_LEVELS: usize = 64;
     const UP: &str = "../";
-    let mut path = [0; MAX_LEVELS * UP.len() + HEAD.len()];
-    let length = levels * UP.len() + HEAD.len();
+    const MAX_NAME: usize = 16;
+    let mut path = [0; MAX_LEVELS * UP.len() + MAX_NAME];
+    let length = levels * UP.len() + name.len();
     // Deeper than any part of a repository that git writes to by itself: refused to be safe.
     let Some(path) = path.get_mut(..length) else { return Ok(true) };
-    let (up, head) = path.split_at_mut(length - HEAD.len());
+    let (up, end) = path.split_at_mut(length - name.len());
     up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
-    head.copy_from_slice(HEAD.as_bytes());
+    end.copy_from_slice(name.as_bytes());
     has(directory, std::str::from_utf8(path).map_err(|_| Errno::EINVAL)?)
 }
 

@@ -14,6 +14,7 @@ use super::Mediation;
 use super::caller::{TargetCall, Umasks};
 use super::counted::CountedFiles;
 use super::guard::{NameGuard, RefusalReason};
+use super::locks::{self, OwnLocks};
 use super::names::{self, Renames};
 use super::open::{
     NAME_FLAGS, blocked, controlling_terminal, create, finished, hand_over, is_tty_device, later,
@@ -24,11 +25,10 @@ use super::pending::PendingCalls;
 use super::records::{self, Record};
 use super::refusals::GuardedName;
 use super::registers::PathArgument;
-use super::rename::rename_file;
+use super::rename::{rename_file, source_of};
 use super::response::{CallError, Response};
 use sys::Result;
 use sys::lookup::{self, Follow};
-use sys::mount;
 use sys::notify::{self, Notification};
 
 /// Result of one notification.
@@ -57,6 +57,7 @@ pub struct Handlers<'a> {
     /// Sockets of route netlink.
     pub route_sockets: CountedFiles,
     pub pending_calls: PendingCalls,
+    own_locks: OwnLocks,
 }
 
 impl<'a> Handlers<'a> {
@@ -71,6 +72,7 @@ impl<'a> Handlers<'a> {
         let instances = CountedFiles::default();
         let route_sockets = CountedFiles::default();
         let pending_calls = PendingCalls::default();
+        let own_locks = OwnLocks::default();
         Ok(Box::new(Self {
             mediation,
             name_guard,
@@ -78,6 +80,7 @@ impl<'a> Handlers<'a> {
             instances,
             route_sockets,
             pending_calls,
+            own_locks,
         }))
     }
 
@@ -243,7 +246,13 @@ impl<'a> Handlers<'a> {
             FoundFile::Descriptor(number) => return self.reopen(caller, number, flags),
         };
         if !spot.is_no_file() && self.name_guard.is_guarded(&spot)? {
-            return match spot.kind()? {
+            let kind = spot.kind()?;
+            if self.name_guard.is_lock(&spot)?
+                && let Some(opened) = self.open_lock(caller, &spot, kind, (flags, mode))?
+            {
+                return Ok(opened);
+            }
+            return match kind {
                 None if creates && self.name_guard.may_be_file(&spot)? => {
                     create(caller, &spot, flags, mode)
                 }
@@ -259,7 +268,7 @@ impl<'a> Handlers<'a> {
         }
         caller.still_waits()?;
         let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
-        if writes && !exclusive && !spot.is_no_file() && self.name_guard.has_shared() {
+        if writes && !exclusive && !spot.is_no_file() && self.name_guard.may_be_shared(&spot)? {
             return self.open_if_not_shared(caller, &spot, flags, mode);
         }
         match opened(&self.name_guard, &spot, flags, mode) {
@@ -272,6 +281,37 @@ impl<'a> Handlers<'a> {
                 }
             }
             answer => answer,
+        }
+    }
+
+    /// Opens the new version of a file with paths, if a program of the cell makes it or has made it.
+    fn open_lock(
+        &self,
+        caller: &TargetCall<'_>,
+        spot: &Spot,
+        kind: Option<SFlag>,
+        (flags, mode): (i32, u32),
+    ) -> std::result::Result<Option<Response>, CallError> {
+        let creates = flags & libc::O_CREAT != 0;
+        let is_exclusive = creates && flags & libc::O_EXCL != 0;
+        match kind {
+            None if creates => {
+                let created = create(caller, spot, flags, mode)?;
+                if let Response::Descriptor(file, _) = &created {
+                    self.own_locks.note(&self.name_guard, file)?;
+                }
+                Ok(Some(created))
+            }
+            Some(SFlag::S_IFREG) if !is_exclusive => match self.own_locks.find(spot)? {
+                Some(held) => {
+                    caller.still_waits()?;
+                    let wanted = OFlag::from_bits_retain(unblocked(flags & !NAME_FLAGS));
+                    let file = self.name_guard.open_held(&held, wanted)?;
+                    finished(file, flags).map(Some)
+                }
+                None => Ok(None),
+            },
+            _ => Ok(None),
         }
     }
 
@@ -318,7 +358,7 @@ impl<'a> Handlers<'a> {
             opened(&self.name_guard, spot, flags & !libc::O_TRUNC | libc::O_NONBLOCK, 0)?;
             return Err(CallError::Guarded(GuardedName::Other));
         }
-        if writes && self.name_guard.has_shared() {
+        if writes && self.name_guard.may_be_shared(spot)? {
             return self.open_if_not_shared(caller, spot, flags, 0);
         }
         opened(&self.name_guard, spot, flags, 0)
@@ -398,6 +438,12 @@ impl<'a> Handlers<'a> {
             {
                 return Err(CallError::Errno(Errno::EXDEV));
             }
+            // An object that another repository has too would be written to by its new name.
+            FoundFile::Spot(spot)
+                if !refuses_links && self.name_guard.refuses_links(&spot.parent)? =>
+            {
+                return Err(CallError::Errno(Errno::EXDEV));
+            }
             FoundFile::Spot(spot) => {
                 linkat(&spot.parent, spot.last()?, &to.parent, to.last()?, AtFlags::empty())?;
             }
@@ -437,9 +483,22 @@ impl<'a> Handlers<'a> {
         if let Some(record) = self.name_guard.record(&to)? {
             return self.replace_record(caller, (&from, &to), flags, record);
         }
+        // Otherwise by a mount only, which is gone once the host replaces what was there.
+        if self.name_guard.holds_repository(&from)? || self.name_guard.holds_repository(&to)? {
+            return Err(CallError::Errno(Errno::EBUSY));
+        }
         let swaps = flags.contains(RenameFlags::RENAME_EXCHANGE);
+        let mut new_lock = None;
         if self.name_guard.is_guarded(&to)? {
-            return Err(self.refused(to));
+            // A program that git runs with the lock as the index renames its own one to it.
+            let is_own = flags.is_empty()
+                && self.name_guard.is_lock(&to)?
+                && !self.name_guard.is_lock(&from)?
+                && matches!(self.own_locks.find(&to), Ok(Some(_)));
+            if !is_own {
+                return Err(self.refused(to));
+            }
+            new_lock = Some(locks::hold(&from)?);
         }
         if swaps && self.name_guard.is_guarded(&from)? {
             return Err(self.refused(from));
@@ -468,6 +527,9 @@ impl<'a> Handlers<'a> {
                 return Err(CallError::Errno(Errno::EXDEV));
             }
         }
+        if let Some(lock) = new_lock {
+            self.own_locks.note(&self.name_guard, &lock)?;
+        }
         Ok(Response::Done)
     }
 
@@ -484,18 +546,7 @@ impl<'a> Handlers<'a> {
         if !is_plain || decided == Renames::Nothing {
             return Err(CallError::Errno(Errno::EXDEV));
         }
-        let reads = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let source = lookup::open(&from.parent, from.last()?, reads, 0, Follow::Nothing)?;
-        // As with rename(2): init could read other files of the cell, such as its `/proc` entries.
-        let (_, of_source) = mount::device_and_mount(&source)?;
-        let (_, of_target) = mount::device_and_mount(&to.parent)?;
-        if of_source != of_target {
-            return Err(CallError::Errno(Errno::EXDEV));
-        }
-        let status = fstat(&source)?;
-        if status.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(CallError::Errno(Errno::EXDEV));
-        }
+        let (source, status) = source_of(from, to)?;
         if records::is_same(&status, to)? {
             return Ok(Response::Done);
         }

@@ -36,6 +36,7 @@ mod guard;
 pub mod handlers;
 pub mod inotify;
 mod interfaces;
+mod locks;
 pub(crate) mod mediator;
 pub mod names;
 mod open;

@@ -108,13 +108,24 @@ pub const ATTRIBUTES: &str = "attributes";
 /// objects. Git makes no other file of this name in a repository.
 pub(crate) const ALTERNATES: &str = "alternates";
 
-/// Start of the names of lists of packs, in which git checks no path: by one of elsewhere `git maintenance` removes packs
-/// of other repositories.
-const MULTI_PACK_INDEX: &str = "multi-pack-index";
+/// Starts of names that no cell makes in a repository, since git on the host checks nothing in these
+/// files: lists of packs, by which `git maintenance` removes packs of other repositories; the shared
+/// part of an index, with paths outside of the work tree; changes that the next merge applies; a new
+/// list of conflicts. In lower case.
+const UNCHECKED: [&str; 4] =
+    ["multi-pack-index", "sharedindex", "merge_autostash", "merge_rr.lock"];
+
+/// Conflicts and their resolutions, which git on the host records if the directory exists: by a link
+/// in the work tree of any file, for the next cell to read.
+pub const RESOLUTIONS: &str = "rr-cache";
 
 /// Files of a repository with paths that git opens (`records`). In other directories these are ordinary names.
 pub const INDEX: &str = "index";
 pub const MERGE_RR: &str = "MERGE_RR";
+/// The list of the tables with references (reftable), in which git checks no path.
+pub const TABLES: &str = "tables.list";
+/// The new ones of these, which git on the host renames without a look at what a cell has made of them.
+pub const LOCKS: [&str; 2] = ["index.lock", "tables.list.lock"];
 
 /// Directories of a repository with remotes in an older format, one file each: git fetches from and
 /// pushes to the URL in the file, as with a configured remote (gitrepository-layout(5)). Among
@@ -245,6 +256,7 @@ pub fn is_hooks(directory: &[u8], name: &[u8]) -> bool {
     may_be(name, HOOKS) && HOLDERS.iter().any(|word| may_be(holder, word))
 }
 
+/// Returns true if a name may begin with this text, which is in lower case.
 fn begins_with(name: &[u8], prefix: &str) -> bool {
     folded(name).take(prefix.len()).eq(prefix.bytes())
 }
@@ -282,9 +294,16 @@ pub fn is_one_of(words: &[Vec<u8>], name: &[u8]) -> bool {
 /// and names that do not begin with an ASCII letter or digit must be folded first.
 fn is_plain(name: &[u8]) -> bool {
     const FIRST_LETTERS: [u8; 10] = [b'h', b'c', b'o', b'a', b'r', b'b', b'i', b'l', b'g', b'm'];
-    name.first().is_some_and(|first| {
-        first.is_ascii_alphanumeric() && !FIRST_LETTERS.contains(&first.to_ascii_lowercase())
-    }) && !name.contains(&b'~')
+    let may_be_second = |letter: u8| {
+        let second = name.get(1).filter(|second| second.is_ascii_alphanumeric());
+        second.is_none_or(|second| second.eq_ignore_ascii_case(&letter))
+    };
+    let is_plain = |first: &u8| match first.to_ascii_lowercase() {
+        b's' => !may_be_second(b'h'),
+        b't' => !may_be_second(b'a'),
+        first => first.is_ascii_alphanumeric() && !FIRST_LETTERS.contains(&first),
+    };
+    name.first().is_some_and(is_plain) && !name.contains(&b'~')
 }
 
 /// Returns true if a link with this text may lead the host into a cache.
@@ -330,7 +349,7 @@ pub enum NameClass {
     Part,
     Commondir,
     Objects,
-    /// [`ATTRIBUTES`], `ALTERNATES`, or the beginning `MULTI_PACK_INDEX`.
+    /// [`ATTRIBUTES`], `ALTERNATES`, [`RESOLUTIONS`], or one that begins as `UNCHECKED`.
     Attributes,
     /// One of [`HOLDERS`].
     Holder,
@@ -342,6 +361,10 @@ pub enum NameClass {
     Index,
     /// [`MERGE_RR`].
     Conflicts,
+    /// [`TABLES`].
+    Tables,
+    /// One of [`LOCKS`].
+    Lock,
 }
 
 impl NameClass {
@@ -365,7 +388,11 @@ impl NameClass {
             Self::Objects
         } else if HOLDERS.iter().any(|word| is(word)) {
             Self::Holder
-        } else if is(ATTRIBUTES) || is(ALTERNATES) || begins_with(name, MULTI_PACK_INDEX) {
+        } else if is(ATTRIBUTES)
+            || is(ALTERNATES)
+            || is(RESOLUTIONS)
+            || UNCHECKED.iter().any(|start| begins_with(name, start))
+        {
             Self::Attributes
         } else if OLD_REMOTES.iter().any(|word| is(word)) {
             Self::OldRemotes
@@ -375,6 +402,10 @@ impl NameClass {
             Self::Index
         } else if is(MERGE_RR) {
             Self::Conflicts
+        } else if is(TABLES) {
+            Self::Tables
+        } else if LOCKS.iter().any(|word| is(word)) {
+            Self::Lock
         } else {
             Self::Plain
         }
@@ -412,9 +443,14 @@ impl DirectoryClass {
         match (kind, self) {
             (NameClass::Plain | NameClass::Holder, _) => false,
             (NameClass::Obeyed, _) => true,
-            (NameClass::Attributes, _) => matches!(self, Self::Repository | Self::Inside),
             (
-                NameClass::OldRemotes | NameClass::Info | NameClass::Index | NameClass::Conflicts,
+                NameClass::Attributes
+                | NameClass::OldRemotes
+                | NameClass::Info
+                | NameClass::Index
+                | NameClass::Conflicts
+                | NameClass::Tables
+                | NameClass::Lock,
                 _,
             ) => {
                 matches!(self, Self::Headed | Self::Repository | Self::Inside)

@@ -77,10 +77,24 @@ fn a_name_of_any_length_is_folded_completely() {
 fn files_that_make_a_repository_are_distinguished_from_its_other_parts() {
     assert_eq!(NameClass::classify(b"HEAD"), NameClass::Head { exact: true });
     assert_eq!(NameClass::classify(b"head"), NameClass::Head { exact: false });
-    for name in ["multi-pack-index", "Multi-Pack-Index.d", "multi-pack-index-1.bitmap"] {
+    for name in [
+        "multi-pack-index",
+        "Multi-Pack-Index.d",
+        "multi-pack-index-1.bitmap",
+        "sharedindex.0123",
+        "SHAREDINDEX.x",
+        "MERGE_AUTOSTASH",
+        "MERGE_RR.lock",
+        "rr-cache",
+        "Rr-Cache",
+    ] {
         assert_eq!(NameClass::classify(name.as_bytes()), NameClass::Attributes, "{name}");
     }
     assert_eq!(NameClass::classify(b"multi-pack"), NameClass::Plain);
+    assert_eq!(NameClass::classify(b"tables.list"), NameClass::Tables);
+    assert_eq!(NameClass::classify(b"TABLES.LIST.lock"), NameClass::Lock);
+    assert_eq!(NameClass::classify(b"index.lock"), NameClass::Lock);
+    assert_eq!(NameClass::classify(b"index.lock.lock"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"HEAD.lock"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"FETCH_HEAD"), NameClass::Plain);
     assert_eq!(NameClass::classify(b"config"), NameClass::Part);
@@ -98,7 +112,20 @@ fn the_check_of_the_first_letter_misses_no_guarded_word() {
         .chain(GIT_PARTS)
         .chain(OLD_REMOTES)
         .chain(HOLDERS)
-        .chain([GIT, HEAD, OBJECTS, ATTRIBUTES, ALTERNATES, INFO]);
+        .chain(LOCKS)
+        .chain(UNCHECKED)
+        .chain([
+            GIT,
+            HEAD,
+            OBJECTS,
+            ATTRIBUTES,
+            ALTERNATES,
+            INFO,
+            INDEX,
+            MERGE_RR,
+            TABLES,
+            RESOLUTIONS,
+        ]);
     for word in words {
         assert!(!is_plain(word.as_bytes()), "{word}");
         assert_ne!(NameClass::classify(word.to_uppercase().as_bytes()), NameClass::Plain, "{word}");

@@ -1,5 +1,5 @@
-//! Files of a repository with paths that git on the host opens without checking them: its index, and the list of
-//! conflicts whose resolutions it keeps, which stays empty in cells.
+//! Files of a repository with paths that git on the host opens without checking them: its index, the list of conflicts
+//! whose resolutions it keeps, which stays empty in cells, and the list of tables with references.
 //!
 //! With a path outside of the work tree in the index, `git checkout .` would write there. So cells write to no such
 //! file. Git makes a new one and renames it, and init then copies it, if each path is one of the work tree: other
@@ -15,7 +15,7 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstatat, futimens};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::names::{self, COMMONDIR, GIT};
+use super::names::{self, CACHES, COMMONDIR, GIT};
 use super::paths::{MAX_PATH_BYTES, Spot};
 use super::rename::new_temporary;
 use crate::errno_of;
@@ -30,6 +30,8 @@ pub(crate) enum Record {
     /// `MERGE_RR`. By an entry in it `git commit` writes what a cell has put into `rr-cache` to any file, or reads any
     /// file for the next cell, through links too. So only an empty one is made.
     Conflicts,
+    /// `tables.list` (reftable): git removes the files that it names once it has read them.
+    Tables,
 }
 
 /// Bytes of an object id: SHA-1 or SHA-256.
@@ -61,7 +63,7 @@ pub(crate) fn replace(
 ) -> Result<()> {
     let ids = match record {
         Record::Index => ids_of(to)?,
-        Record::Conflicts => IdBytes::Sha1,
+        Record::Conflicts | Record::Tables => IdBytes::Sha1,
     };
     let (name, copy) = new_temporary(&to.parent)?;
     let mut copy = File::from(copy);
@@ -160,6 +162,7 @@ fn copy_checked(
         Record::Index => index(&mut copying, ids)?,
         Record::Conflicts if size == 0 => {}
         Record::Conflicts => return Err(Errno::EBADMSG),
+        Record::Tables => tables(&mut copying)?,
     }
     copying.rest()
 }
@@ -167,23 +170,33 @@ fn copy_checked(
 /// Bytes at the end of a file that are looked at again.
 const TAIL: usize = 128;
 
+/// Bytes that are read or written at once.
+const CHUNK: usize = 8 << 10;
+
 /// A file that is written as it is read.
 struct Copying<'f, R, W> {
     from: &'f mut R,
     to: &'f mut W,
-    buffer: [u8; 8 << 10],
+    buffer: [u8; CHUNK],
     /// The part of the buffer that was not taken yet.
     start: usize,
     end: usize,
     /// Bytes of the file that were not taken yet.
     left: u64,
-    /// The last bytes that were read.
+    /// True while what is taken is left out of the copy.
+    drops: bool,
+    /// Bytes of the copy that were not written yet.
+    kept: Vec<u8>,
+    /// The last bytes that were written.
     tail: [u8; TAIL],
 }
 
 impl<'f, R: Read, W: Write> Copying<'f, R, W> {
     fn new(from: &'f mut R, to: &'f mut W, size: u64) -> Self {
-        Self { from, to, buffer: [0; 8 << 10], start: 0, end: 0, left: size, tail: [0; TAIL] }
+        let buffer = [0; CHUNK];
+        let kept = Vec::with_capacity(2 * CHUNK);
+        let tail = [0; TAIL];
+        Self { from, to, buffer, start: 0, end: 0, left: size, drops: false, kept, tail }
     }
 
     /// Returns the bytes that were read and not taken yet, at least one.
@@ -194,21 +207,29 @@ impl<'f, R: Read, W: Write> Copying<'f, R, W> {
                 0 => return Err(Errno::EBADMSG),
                 length => length,
             };
-            let read = self.buffer.get(..length).ok_or(Errno::EBADMSG)?;
-            self.to.write_all(read).map_err(|error| errno_of(&error))?;
-            let kept = read.get(read.len().saturating_sub(TAIL)..).unwrap_or_default();
-            self.tail.rotate_left(kept.len());
-            let place = self.tail.get_mut(TAIL - kept.len()..).ok_or(Errno::EBADMSG)?;
-            place.copy_from_slice(kept);
             (self.start, self.end) = (0, length);
         }
         Ok(self.buffer.get(self.start..self.end).unwrap_or_default())
     }
 
     fn take(&mut self, count: usize) -> Result<()> {
-        self.start += count;
+        let end = self.start + count;
+        let taken = self.buffer.get(self.start..end).ok_or(Errno::EBADMSG)?;
+        if !self.drops {
+            self.kept.extend_from_slice(taken);
+        }
+        self.start = end;
         let count = u64::try_from(count).map_err(|_| Errno::EBADMSG)?;
         self.left = self.left.checked_sub(count).ok_or(Errno::EBADMSG)?;
+        if self.kept.len() >= CHUNK { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.to.write_all(&self.kept).map_err(|error| errno_of(&error))?;
+        let last = self.kept.get(self.kept.len().saturating_sub(TAIL)..).unwrap_or_default();
+        self.tail.rotate_left(last.len());
+        self.tail.get_mut(TAIL - last.len()..).ok_or(Errno::EBADMSG)?.copy_from_slice(last);
+        self.kept.clear();
         Ok(())
     }
 
@@ -246,6 +267,7 @@ impl<'f, R: Read, W: Write> Copying<'f, R, W> {
     /// EBADMSG: the file has become shorter or longer.
     fn rest(&mut self) -> Result<()> {
         self.skip(self.left)?;
+        self.write()?;
         match self.from.read(&mut [0]) {
             Ok(0) if self.start == self.end => Ok(()),
             Ok(_) => Err(Errno::EBADMSG),
@@ -272,15 +294,20 @@ impl PathInRecord {
         let path = self.bytes.get(..self.length).unwrap_or_default();
         // That of a directory that is not checked out ends with a slash.
         let path = path.strip_suffix(b"/").unwrap_or(path);
-        let is_name =
-            |part: &[u8]| !matches!(part, b"" | b"." | b"..") && !names::may_be(part, GIT);
+        // By a link of the work tree a path can lead to a cache, in which a cell makes repositories.
+        let is_name = |part: &[u8]| {
+            !matches!(part, b"" | b"." | b"..")
+                && !names::may_be(part, GIT)
+                && !names::may_be(part, CACHES)
+        };
         let is_inside = path.split(|byte| *byte == b'/').all(is_name);
         if is_inside { Ok(()) } else { Err(Errno::EBADMSG) }
     }
 }
 
 /// Checks an index. What makes git read entries from elsewhere than one after the other is refused: an index in two
-/// files, and one with a table of its entries for several threads.
+/// files, and one with a table of its entries for several threads. The names of files without an entry (`UNTR`) are
+/// left out: git would list directories of the host that they name, for the next cell to read.
 fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Result<()> {
     /// Times, numbers, mode, owner and size of an entry.
     const BEFORE_ID: u64 = 40;
@@ -324,19 +351,48 @@ fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Re
             copying.skip(7 - used % 8)?;
         }
     }
+    let mut is_changed = false;
     while copying.left >= ids.count() + 8 {
+        copying.drops = true;
         let name: [u8; 4] = copying.bytes()?;
         if matches!(&name, b"link" | b"EOIE" | b"IEOT") {
             return Err(Errno::EBADMSG);
         }
         let length = copying.number()?;
+        if name == *b"UNTR" {
+            is_changed = true;
+        } else {
+            copying.drops = false;
+            copying.kept.extend_from_slice(&name);
+            copying.kept.extend_from_slice(&length.to_be_bytes());
+        }
         copying.skip(u64::from(length))?;
+        copying.drops = false;
+    }
+    if is_changed {
+        // Zeros stand for no checksum (index.skipHash).
+        let zeros = usize::try_from(copying.left).map_err(|_| Errno::EBADMSG)?;
+        copying.kept.resize(copying.kept.len() + zeros, 0);
+        copying.drops = true;
     }
     copying.rest()?;
     // Git finds this one by its distance from the end.
     let distance = usize::try_from(2 * ids.count() + 12).map_err(|_| Errno::EBADMSG)?;
     let at_end = copying.tail.get(TAIL - distance..).unwrap_or_default();
     if at_end.starts_with(b"EOIE") { Err(Errno::EBADMSG) } else { Ok(()) }
+}
+
+/// Checks a list of tables: a line each, which is a name in the directory of the list.
+fn tables<R: Read, W: Write>(copying: &mut Copying<'_, R, W>) -> Result<()> {
+    let mut is_first = true;
+    while copying.left > 0 {
+        match copying.byte()? {
+            b'/' | 0 => return Err(Errno::EBADMSG),
+            b'.' if is_first => return Err(Errno::EBADMSG),
+            byte => is_first = byte == b'\n',
+        }
+    }
+    Ok(())
 }
 
 /// Reads a number in the encoding of offsets in packs.

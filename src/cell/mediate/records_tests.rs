@@ -105,6 +105,7 @@ fn a_path_outside_of_the_work_tree_is_refused() {
         ".git/hooks/x",
         "a/.GIT/config",
         "a/git~1/x",
+        "l/cofferdam-caches/x/y",
     ];
     for (version, ids) in each_form() {
         for path in bad {
@@ -145,6 +146,49 @@ fn an_index_that_git_reads_in_another_order_is_refused() {
     }
     for version in [0, 1, 5] {
         assert!(refuses(&encoded(version, IdBytes::Sha1, &["a"], TREE), IdBytes::Sha1));
+    }
+}
+
+#[test]
+fn names_of_files_without_an_entry_are_left_out() {
+    let untracked = |size: usize| {
+        let length = u32::try_from(size).unwrap_or(0).to_be_bytes();
+        [b"UNTR".as_slice(), &length, &vec![b'x'; size]].concat()
+    };
+    for (version, ids) in each_form() {
+        for size in [0, 9, 20_000] {
+            for (before, after) in [(TREE, &b""[..]), (b"", TREE), (TREE, b"FSMN\0\0\0\x02xy")] {
+                let more = [before, &untracked(size), after].concat();
+                let bytes = encoded(version, ids, &["a", "b/c"], &more);
+                let (result, copy) = copied(&bytes, (Record::Index, ids));
+                assert_eq!(result, Ok(()), "{version} {ids:?} {size}");
+                let mut expected = encoded(version, ids, &["a", "b/c"], &[before, after].concat());
+                let end = expected.len() - count(ids);
+                expected.truncate(end);
+                expected.resize(end + count(ids), 0);
+                assert!(copy == expected, "{version} {ids:?} {size}");
+            }
+        }
+        // What comes to the place where git looks for a table is no table.
+        let size = 12 + count(ids);
+        let mut before =
+            [b"TREE".as_slice(), &u32::try_from(size).unwrap_or(0).to_be_bytes()].concat();
+        let start = before.len();
+        before.extend(b"EOIE");
+        before.resize(start + size, 0);
+        let more = [before, untracked(9)].concat();
+        assert!(refuses(&encoded(version, ids, &["a"], &more), ids), "{version} {ids:?}");
+    }
+}
+
+#[test]
+fn a_list_of_tables_has_names_of_its_directory_only() {
+    let check = |text: &str| copied(text.as_bytes(), (Record::Tables, IdBytes::Sha1));
+    for good in ["", "0x000000000001-0x000000000002-6ce0d0d7.ref\n0x03.ref\n"] {
+        assert_eq!(check(good), (Ok(()), good.as_bytes().to_vec()), "{good}");
+    }
+    for bad in ["../x.ref\n", "a.ref\n/x.ref", "a\n..\n", "x/y", "a\0b", ".x"] {
+        assert_eq!(check(bad).0, Err(Errno::EBADMSG), "{bad}");
     }
 }
 

@@ -4,14 +4,14 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, renameat};
-use nix::sys::stat::fstatat;
+use nix::sys::stat::{FileStat, fstat, fstatat};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::names::{INIT_PREFIX, Renames};
 use super::paths::{Spot, Text};
-use sys::Result;
 use sys::lookup::{self, Follow};
+use sys::{Result, mount};
 
 /// Maximum number of attempts: other inits may choose the same name at the same time.
 const MAX_ATTEMPTS: i64 = 16;
@@ -51,6 +51,24 @@ pub(crate) fn rename_file(from: &Spot, to: &Spot, kinds: Renames) -> Result<()> 
         Err(errno) => return Err(errno),
     }
     unlinkat(&from.parent, from.last()?, UnlinkatFlags::NoRemoveDir)
+}
+
+/// Opens a file that is to be renamed within a mount, for reading.
+///
+/// # Errors
+/// EXDEV: a file of another mount, as with rename(2), or one that is not a regular file.
+pub(crate) fn source_of(from: &Spot, to: &Spot) -> Result<(OwnedFd, FileStat)> {
+    let reads = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let source = lookup::open(&from.parent, from.last()?, reads, 0, Follow::Nothing)?;
+    // Init could read other files of the cell, such as its `/proc` entries.
+    let (_, of_source) = mount::device_and_mount(&source)?;
+    let (_, of_target) = mount::device_and_mount(&to.parent)?;
+    let status = fstat(&source)?;
+    if of_source == of_target && status.st_mode & libc::S_IFMT == libc::S_IFREG {
+        Ok((source, status))
+    } else {
+        Err(Errno::EXDEV)
+    }
 }
 
 fn status(spot: &Spot) -> Result<libc::stat> {

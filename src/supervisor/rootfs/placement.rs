@@ -137,7 +137,7 @@ pub(crate) fn place_grants(
         let cell = &grant.granted.cell;
         grants.add(grant);
         if grant.by_slot.made().is_empty() {
-            grants.guard(&relative(cell), grant)?;
+            grants.guard(&relative(cell), grant, empty)?;
             continue;
         }
         stand_in(&relative(cell), grant.kind).map_err(|error| refused(cell, &error))?;
@@ -154,7 +154,7 @@ pub(crate) fn place_grants(
             let shown = overlay.as_ref().map_or(mount, |(_, overlay)| overlay);
             c_path(&store_path).and_then(|path| attach(shown, &path)).map_err(here)?;
             grants.overlays.extend(overlay.map(|(filesystem, _)| filesystem));
-            grants.guard(&store_path, grant)?;
+            grants.guard(&store_path, grant, empty)?;
         }
         debug_assert_eq!(
             index,
@@ -198,7 +198,12 @@ impl PlacedGrants {
     }
 
     /// Guards files that the host obeys in a grant that is attached at `root`.
-    fn guard(&mut self, root: &Path, grant: &PathGrant) -> Result<(), TemplateError> {
+    fn guard(
+        &mut self,
+        root: &Path,
+        grant: &PathGrant,
+        empty: &OwnedFd,
+    ) -> Result<(), TemplateError> {
         let PathGrant { granted, kind, guarded, .. } = grant;
         match (granted.access, kind) {
             (Access::ReadOnly | Access::Cache | Access::Layer, _) | (_, Kind::File) => {
@@ -210,7 +215,7 @@ impl PlacedGrants {
         let path_in_cell =
             |path: &Path| granted.cell.join(path.strip_prefix(root).unwrap_or(Path::new("")));
         guarded
-            .cover(root)
+            .cover(root, empty)
             .map_err(|(path, errno)| TemplateError::Path { path: path_in_cell(&path), errno })
     }
 }

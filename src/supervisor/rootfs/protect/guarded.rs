@@ -1,6 +1,7 @@
 //! The paths to guard below a granted directory, and the mounts that guard them.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -8,7 +9,8 @@ use nix::sys::stat::stat;
 
 use cell::c_path;
 use cell::file_ids::FileIds;
-use sys::mount::{Reach, attach, attribute, clone_tree, set_attributes};
+use cell::mediate::names::RESOLUTIONS;
+use sys::mount::{Reach, attach, attribute, clone_held, clone_tree, set_attributes};
 
 /// Maximum number of mounts in one granted directory, as each costs every cell time. Paths beyond
 /// it are guarded by name.
@@ -94,18 +96,24 @@ impl GuardedPaths {
     }
 
     /// Makes each path a mount point below `root`, the location of the granted directory in a
-    /// template.
+    /// template. A directory of resolutions becomes the `empty` one: git on the host may have recorded
+    /// other files of the host in it.
     ///
     /// # Errors
     /// The path that could not be guarded; the directory must not be granted then.
-    pub fn cover(&self, root: &Path) -> Result<(), (PathBuf, Errno)> {
+    pub fn cover(&self, root: &Path, empty: &OwnedFd) -> Result<(), (PathBuf, Errno)> {
         let obeyed = self.obeyed.get(..MAX_MOUNTS).unwrap_or(&self.obeyed);
         let pins = self.pins(obeyed).into_iter().filter(|pin| !obeyed.contains(pin));
         let pins = pins.take(MAX_MOUNTS).map(|path| (path, 0));
         let obeyed = obeyed.iter().map(|path| (path.clone(), attribute::RDONLY));
         let mut closed = BTreeSet::new();
         for (path, more) in pins.chain(obeyed) {
-            match cover_one(root, &path, more) {
+            let is_hidden = more != 0 && path.ends_with(RESOLUTIONS);
+            match cover_one(
+                root,
+                &path,
+                if is_hidden { Over::Empty(empty) } else { Over::Itself(more) },
+            ) {
                 Ok(()) => {}
                 // Removed or replaced since the scan: its name is guarded.
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
@@ -119,20 +127,29 @@ impl GuardedPaths {
     }
 }
 
+/// What is mounted over a path.
+#[derive(Debug, Clone, Copy)]
+enum Over<'e> {
+    /// The path itself, with these attributes.
+    Itself(u64),
+    /// An empty directory.
+    Empty(&'e OwnedFd),
+}
+
 /// Makes `path` in the granted directory at `root` a mount point, with the ids of cells where this
 /// process may not search a directory on the way: they own the granted directory.
 ///
 /// # Errors
 /// EACCES: cells may not search it either.
-fn cover_one(root: &Path, path: &Path, more: u64) -> Result<(), Errno> {
+fn cover_one(root: &Path, path: &Path, over: Over<'_>) -> Result<(), Errno> {
     let place = root.join(path);
-    match mount_over_itself(&place, more) {
+    match mount_over(&place, over) {
         Err(Errno::EACCES) => {}
         done => return done,
     }
     let top = stat(root)?;
     let ids = FileIds { uid: top.st_uid, gid: top.st_gid, supplementary: Vec::new() };
-    match ids.during(|| mount_over_itself(&place, more)) {
+    match ids.during(|| mount_over(&place, over)) {
         // Another user's supervisor has the ids of its cells already.
         Err(Errno::EPERM) => Err(Errno::EACCES),
         done => done,
@@ -151,7 +168,7 @@ fn cover_closed(
         if closed.contains(directory) {
             return Ok(());
         }
-        match cover_one(root, directory, attribute::RDONLY) {
+        match cover_one(root, directory, Over::Itself(attribute::RDONLY)) {
             Ok(()) => {
                 closed.insert(directory.to_owned());
                 return Ok(());
@@ -164,9 +181,12 @@ fn cover_closed(
     Err((root.join(path), Errno::EACCES))
 }
 
-fn mount_over_itself(path: &Path, more: u64) -> Result<(), Errno> {
+fn mount_over(path: &Path, over: Over<'_>) -> Result<(), Errno> {
     let target = c_path(path)?;
-    let tree = clone_tree(&target)?;
+    let (tree, more) = match over {
+        Over::Itself(more) => (clone_tree(&target)?, more),
+        Over::Empty(empty) => (clone_held(empty)?, attribute::RDONLY),
+    };
     set_attributes(&tree, attribute::NOSUID | attribute::NODEV | more, Reach::Recursive)?;
     attach(tree, &target)
 }

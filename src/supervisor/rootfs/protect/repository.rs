@@ -10,7 +10,7 @@ use super::rights::Rights;
 use super::scan::{Repository, Scan};
 use super::tree::{Found, GrantPath, Kind, Named, Target, path_of};
 use cell::mediate::names::{
-    COMMONDIR, CONFIG, Depth, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES,
+    COMMONDIR, CONFIG, Depth, GIT, GIT_PARTS, GITDIR, HEAD, INFO, OLD_REMOTES, RESOLUTIONS,
 };
 
 /// More parts of a repository: attributes choose which configured program processes a file, and
@@ -132,8 +132,8 @@ impl Scan {
             }
         }
         // A cell may make these, with any number of links and names: they must not take the guard from what comes later.
-        for steps in STEPS {
-            let path = git.below(Path::new(steps));
+        for directory in STEPS.into_iter().chain([RESOLUTIONS]) {
+            let path = git.below(Path::new(directory));
             if self.trees.kind(&self.trees.host(&path)) == Some(Kind::Directory) {
                 self.cover(&path);
             }

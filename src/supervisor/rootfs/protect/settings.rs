@@ -21,13 +21,14 @@ pub(super) enum Meaning {
 
 /// Settings by section and key; `*` means any key. Subsections are ignored: a conditional include
 /// counts as included.
-const SETTINGS: [(&str, &str, Meaning); 58] = [
+const SETTINGS: [(&str, &str, Meaning); 59] = [
     ("include", "path", Meaning::Include),
     ("includeif", "path", Meaning::Include),
     ("core", "hookspath", Meaning::Hooks),
     ("core", "worktree", Meaning::WorkTree),
     ("core", "attributesfile", Meaning::Path),
     ("init", "templatedir", Meaning::Path),
+    ("commit", "template", Meaning::Path),
     ("core", "fsmonitor", Meaning::Command),
     ("core", "editor", Meaning::Command),
     ("core", "pager", Meaning::Command),
