@@ -49,8 +49,7 @@ pub fn open(
     mode: u32,
     follow: Follow,
 ) -> Result<OwnedFd> {
-    let creates = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
-    let mode = if creates { mode & 0o7777 } else { 0 };
+    let mode = if flags & libc::O_CREAT == 0 { 0 } else { mode & 0o7777 };
     let plain = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     let resolve = match follow {
         Follow::Texts => ResolveFlags::NO_MAGICLINKS,
