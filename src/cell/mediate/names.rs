@@ -123,9 +123,9 @@ pub const RESOLUTIONS: &str = "rr-cache";
 pub const INDEX: &str = "index";
 pub const MERGE_RR: &str = "MERGE_RR";
 /// The list of the tables with references (reftable), in which git checks no path.
-pub const TABLES: &str = "tables.list";
+pub(crate) const TABLES: &str = "tables.list";
 /// The new ones of these, which git on the host renames without a look at what a cell has made of them.
-pub const LOCKS: [&str; 2] = ["index.lock", "tables.list.lock"];
+pub(crate) const LOCKS: [&str; 2] = ["index.lock", "tables.list.lock"];
 
 /// Directories of a repository with remotes in an older format, one file each: git fetches from and
 /// pushes to the URL in the file, as with a configured remote (gitrepository-layout(5)). Among
