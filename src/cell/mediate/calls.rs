@@ -82,7 +82,7 @@ impl CallGroup {
 }
 
 /// The system calls that init needs to make names.
-const MAKING: [Sysno; 21] = [
+const MAKING: [Sysno; 22] = [
     Sysno::process_vm_readv,
     // Returns the mount of a directory.
     Sysno::statx,
@@ -93,6 +93,7 @@ const MAKING: [Sysno; 21] = [
     Sysno::fchdir,
     Sysno::umask,
     Sysno::ftruncate,
+    Sysno::lseek,
     Sysno::mkdirat,
     Sysno::mknodat,
     Sysno::symlinkat,

@@ -6,7 +6,7 @@
 //! processes may have the renamed file open, but not the copy.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
@@ -14,6 +14,8 @@ use nix::fcntl::{AtFlags, RenameFlags, renameat2};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstatat, futimens};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
 
 use super::names::{self, CACHES, COMMONDIR, GIT};
 use super::paths::{MAX_PATH_BYTES, Spot};
@@ -68,6 +70,7 @@ pub(crate) fn replace(
     let (name, copy) = new_temporary(&to.parent)?;
     let mut copy = File::from(copy);
     let done = copy_checked(&mut File::from(source), &mut copy, status, (record, ids))
+        .and_then(|copied| if copied == Copied::Less { sign(&mut copy, ids) } else { Ok(()) })
         .and_then(|()| as_source(&copy, status))
         .and_then(|()| renameat2(&to.parent, name.as_c()?, &to.parent, to.last()?, flags));
     if done.is_err() {
@@ -78,6 +81,31 @@ pub(crate) fn replace(
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno),
     }
+}
+
+/// Writes the checksum of an index at its end.
+fn sign(copy: &mut File, ids: IdBytes) -> Result<()> {
+    match ids {
+        IdBytes::Sha1 => sign_with::<Sha1>(copy),
+        IdBytes::Sha256 => sign_with::<Sha256>(copy),
+    }
+    .map_err(|error| errno_of(&error))
+}
+
+fn sign_with<D: Digest>(copy: &mut File) -> std::io::Result<()> {
+    let length = u64::try_from(<D as Digest>::output_size()).unwrap_or_default();
+    let mut left = copy.seek(SeekFrom::End(0))?.saturating_sub(length);
+    copy.rewind()?;
+    let mut digest = D::new();
+    let mut buffer = [0; CHUNK];
+    while left > 0 {
+        let read = Read::by_ref(copy).take(left).read(&mut buffer)?;
+        let read = buffer.get(..read).filter(|read| !read.is_empty());
+        let read = read.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        digest.update(read);
+        left = left.saturating_sub(u64::try_from(read.len()).unwrap_or(left));
+    }
+    copy.write_all(&digest.finalize())
 }
 
 /// Gives the copy the mode of the source, and its times: git takes files for changed that are newer than the index.
@@ -150,21 +178,33 @@ fn ids_in(config: &[u8]) -> IdBytes {
     ids
 }
 
+/// What a copy has of its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    All,
+    /// An extension was left out, and zeros stand for the checksum.
+    Less,
+}
+
 fn copy_checked(
     from: &mut impl Read,
     to: &mut impl Write,
     status: &FileStat,
     (record, ids): (Record, IdBytes),
-) -> Result<()> {
+) -> Result<Copied> {
     let size = u64::try_from(status.st_size).map_err(|_| Errno::EBADMSG)?;
     let mut copying = Copying::new(from, to, size);
-    match record {
+    let copied = match record {
         Record::Index => index(&mut copying, ids)?,
-        Record::Conflicts if size == 0 => {}
+        Record::Conflicts if size == 0 => Copied::All,
         Record::Conflicts => return Err(Errno::EBADMSG),
-        Record::Tables => tables(&mut copying)?,
-    }
-    copying.rest()
+        Record::Tables => {
+            tables(&mut copying)?;
+            Copied::All
+        }
+    };
+    copying.rest()?;
+    Ok(copied)
 }
 
 /// Bytes at the end of a file that are looked at again.
@@ -308,7 +348,7 @@ impl PathInRecord {
 /// Checks an index. What makes git read entries from elsewhere than one after the other is refused: an index in two
 /// files, and one with a table of its entries for several threads. The names of files without an entry (`UNTR`) are
 /// left out: git would list directories of the host that they name, for the next cell to read.
-fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Result<()> {
+fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Result<Copied> {
     /// Times, numbers, mode, owner and size of an entry.
     const BEFORE_ID: u64 = 40;
     const EXTENDED: u16 = 0x4000;
@@ -351,7 +391,7 @@ fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Re
             copying.skip(7 - used % 8)?;
         }
     }
-    let mut is_changed = false;
+    let mut copied = Copied::All;
     while copying.left >= ids.count() + 8 {
         copying.drops = true;
         let name: [u8; 4] = copying.bytes()?;
@@ -360,7 +400,7 @@ fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Re
         }
         let length = copying.number()?;
         if name == *b"UNTR" {
-            is_changed = true;
+            copied = Copied::Less;
         } else {
             copying.drops = false;
             copying.kept.extend_from_slice(&name);
@@ -369,8 +409,7 @@ fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Re
         copying.skip(u64::from(length))?;
         copying.drops = false;
     }
-    if is_changed {
-        // Zeros stand for no checksum (index.skipHash).
+    if copied == Copied::Less {
         let zeros = usize::try_from(copying.left).map_err(|_| Errno::EBADMSG)?;
         copying.kept.resize(copying.kept.len() + zeros, 0);
         copying.drops = true;
@@ -379,7 +418,7 @@ fn index<R: Read, W: Write>(copying: &mut Copying<'_, R, W>, ids: IdBytes) -> Re
     // Git finds this one by its distance from the end.
     let distance = usize::try_from(2 * ids.count() + 12).map_err(|_| Errno::EBADMSG)?;
     let at_end = copying.tail.get(TAIL - distance..).unwrap_or_default();
-    if at_end.starts_with(b"EOIE") { Err(Errno::EBADMSG) } else { Ok(()) }
+    if at_end.starts_with(b"EOIE") { Err(Errno::EBADMSG) } else { Ok(copied) }
 }
 
 /// Checks a list of tables: a line each, which is a name in the directory of the list.

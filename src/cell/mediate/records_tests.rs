@@ -11,7 +11,7 @@ fn count(ids: IdBytes) -> usize {
 }
 
 /// Returns the result of copying these bytes, and the copy.
-fn copied(bytes: &[u8], record: (Record, IdBytes)) -> (Result<()>, Vec<u8>) {
+fn copied(bytes: &[u8], record: (Record, IdBytes)) -> (Result<Copied>, Vec<u8>) {
     let file = tempfile::tempfile().unwrap_or_else(|error| panic!("{error}"));
     file.set_len(length(bytes)).unwrap_or_else(|error| panic!("{error}"));
     let status = nix::sys::stat::fstat(&file).unwrap_or_else(|errno| panic!("{errno}"));
@@ -83,7 +83,7 @@ fn an_index_with_paths_of_the_work_tree_is_copied_as_it_is() {
         for more in [TREE, b""] {
             let bytes = encoded(version, ids, &paths, more);
             let (result, copy) = copied(&bytes, (Record::Index, ids));
-            assert_eq!(result, Ok(()), "{version} {ids:?}");
+            assert_eq!(result, Ok(Copied::All), "{version} {ids:?}");
             assert!(copy == bytes, "{version} {ids:?}");
         }
     }
@@ -161,7 +161,7 @@ fn names_of_files_without_an_entry_are_left_out() {
                 let more = [before, &untracked(size), after].concat();
                 let bytes = encoded(version, ids, &["a", "b/c"], &more);
                 let (result, copy) = copied(&bytes, (Record::Index, ids));
-                assert_eq!(result, Ok(()), "{version} {ids:?} {size}");
+                assert_eq!(result, Ok(Copied::Less), "{version} {ids:?} {size}");
                 let mut expected = encoded(version, ids, &["a", "b/c"], &[before, after].concat());
                 let end = expected.len() - count(ids);
                 expected.truncate(end);
@@ -185,7 +185,7 @@ fn names_of_files_without_an_entry_are_left_out() {
 fn a_list_of_tables_has_names_of_its_directory_only() {
     let check = |text: &str| copied(text.as_bytes(), (Record::Tables, IdBytes::Sha1));
     for good in ["", "0x000000000001-0x000000000002-6ce0d0d7.ref\n0x03.ref\n"] {
-        assert_eq!(check(good), (Ok(()), good.as_bytes().to_vec()), "{good}");
+        assert_eq!(check(good), (Ok(Copied::All), good.as_bytes().to_vec()), "{good}");
     }
     for bad in ["../x.ref\n", "a.ref\n/x.ref", "a\n..\n", "x/y", "a\0b", ".x"] {
         assert_eq!(check(bad).0, Err(Errno::EBADMSG), "{bad}");
@@ -203,7 +203,7 @@ fn an_index_without_its_end_is_refused() {
         let mut from = &bytes[..];
         let mut copy = Vec::new();
         let mut copying = Copying::new(&mut from, &mut copy, length(&bytes) - 1);
-        let result = index(&mut copying, ids).and_then(|()| copying.rest());
+        let result = index(&mut copying, ids).and_then(|_| copying.rest());
         assert_eq!(result, Err(Errno::EBADMSG), "{version} {ids:?}");
     }
 }
@@ -211,7 +211,7 @@ fn an_index_without_its_end_is_refused() {
 #[test]
 fn only_an_empty_list_of_conflicts_is_copied() {
     let check = |text: &str| copied(text.as_bytes(), (Record::Conflicts, IdBytes::Sha1)).0;
-    assert_eq!(check(""), Ok(()));
+    assert_eq!(check(""), Ok(Copied::All));
     assert_eq!(check("0123456789abcdef0123456789abcdef01234567\tf\0"), Err(Errno::EBADMSG));
 }
 

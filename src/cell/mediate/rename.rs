@@ -90,9 +90,9 @@ fn second_name(from: &Spot) -> Result<Text> {
     }
 }
 
-/// Makes an empty file that no cell can open, and returns its name and the file, open for writing.
+/// Makes an empty file that no cell can open, and returns its name and the file, open for both.
 pub(crate) fn new_temporary(directory: &OwnedFd) -> Result<(Text, OwnedFd)> {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
     own_name(|name| lookup::open(directory, name.as_c()?, flags, 0o600, Follow::Nothing))
 }
 
