@@ -177,9 +177,11 @@ pub(super) fn filter_listener() -> Result<(), Errno> {
 
 /// Makes the network of a cell in a namespace that ends with the trial.
 pub(super) fn network() -> Result<(), Errno> {
+    // Made here: the child of a process with several threads must not allocate.
+    let plan = NetworkPlan::new();
     errno_of(in_child(|| {
         let namespaces = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET;
-        let made = unshare(namespaces).and_then(|()| NetworkPlan::new().attempt());
+        let made = unshare(namespaces).and_then(|()| plan.attempt());
         made.err().map_or(WORKED, report::raw)
     }))
 }
