@@ -5,7 +5,8 @@ use crate::parts::{cell_and_host_output, repository};
 use crate::support::{Caller, Check, Claim, Need, claim, equal};
 
 pub const CLAIMS: &[Claim] = &[
-    claim("a_submodule_or_worktree_is_guarded_whatever_its_name", any_name).needs(&[Need::Git]),
+    claim("a_submodule_or_worktree_is_guarded_whatever_its_name", any_name)
+        .needs(&[Need::Git, Need::Python]),
     claim("no_cell_can_write_to_an_index_that_the_host_makes", locks)
         .needs(&[Need::Git, Need::Python]),
     claim("git_lists_no_directory_of_the_host_for_a_cell", untracked)
@@ -33,6 +34,9 @@ fn any_name(caller: &Caller) -> Check {
             mv .git/$at .git/moved && echo moved $at
         done
         mkdir -p .git/modules/refs/heads/y; echo > .git/modules/refs/heads/y/config && echo new
+        mkdir -p .git/modules/x/refs/{heads,remotes}/o; for move in x/refs/heads/o:x/refs/remotes/p x/refs:x/r x:y; do
+            python3 -c 'import os, sys; os.rename(*sys.argv[1:])' .git/modules/${move%:*} .git/modules/${move#*:} &&
+                echo moved $move; done
         for m in m/refs/heads/x m/logs m/lib/hooks; do
             cd /workspace/$m; git checkout -qb new && echo > f && git add f && git -c user.name=n -c user.email=e commit -qm f && git branch remotes/config
             git log --oneline | wc -l; done";
@@ -165,15 +169,18 @@ fn shared(caller: &Caller) -> Check {
     let original =
         repository(caller, "original", "echo good > f && git add f && git commit -qm f")?;
     let original = original.display().to_string();
-    let clone =
-        caller.bash_outside(&format!("git clone -q {original} clone && cd clone && pwd"))?;
+    let clone = caller.bash_outside(&format!(
+        "git clone -q {original} clone && cd clone && git clone -q --bare . .bare && pwd"
+    ))?;
     let clone = clone.trimmed().to_owned();
     let cell = "exec 2> /dev/null; id=$(git rev-parse :f); object=.git/objects/${id:0:2}/${id:2}; stat -c %h $object
         chmod u+w $object; echo EVIL > $object && echo WROTE; ln $object y && echo EVIL > y && echo LINKED
         mkdir .git/q; mv $object .git/q/o; echo EVIL > .git/q/o && echo MOVED; truncate -s 0 .git/q/o && echo CUT
-        mv .git/q/o $object; echo free > .git/free; echo free >> .git/free; cat .git/free; git -c user.name=n -c user.email=e commit -q --allow-empty -m c; echo $?";
+        mv .git/q/o .git/o; echo EVIL > .git/o && echo TOP; ln .git/o .git/refs/heads/x; echo EVIL > .git/refs/heads/x && echo REF
+        rm .git/refs/heads/x; mv .git/o $object; echo EVIL > .bare/${object#.git/} && echo BARE
+        echo free > .git/free; echo free >> .git/free; cat .git/free; git -c user.name=n -c user.email=e commit -q --allow-empty -m c; echo $?";
     let output = caller.run(&["--rw", &clone], &["bash", "-c", cell])?;
-    equal("in the cell", (output.trimmed(), output.stderr.as_str()), ("2\nfree\nfree\n0", ""))?;
+    equal("in the cell", (output.trimmed(), output.stderr.as_str()), ("3\nfree\nfree\n0", ""))?;
     let host = caller.bash_outside(&format!(
         "cd {original} && rm f && git checkout -q f && cat f && git fsck"
     ))?;
@@ -200,7 +207,8 @@ fn unchecked(caller: &Caller) -> Check {
     let more = "git config core.splitIndex true && echo a > f && git add f && git commit -qm f";
     let cell = "exec 2> /dev/null; ls .git/sharedindex.* | wc -l
         for name in .git/sharedindex.* .git/sharedindex.x .git/MERGE_AUTOSTASH .git/MERGE_RR.lock .git/MERGE_RR; do
-            echo x >> $name && echo WROTE $name; echo x > .git/n && mv -f .git/n $name && echo MOVED $name; done; ls -A .git/rr-cache";
+            echo x >> $name && echo WROTE $name; echo x > .git/n && mv -f .git/n $name && echo MOVED $name; done; ls -A .git/rr-cache
+        mkdir -p .git/q/r; cp .git/index .git/n; mv .git/n .git/q/r/index && echo ELSEWHERE";
     let seen = cell_and_host_output(caller, ("unchecked", &[]), more, (cell, "git status -s"))?;
     equal("git", (seen.0.as_str(), seen.1.as_str()), ("1", ""))
 }

@@ -11,7 +11,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::Mediation;
 use super::names::{
-    self, COMMONDIR, CONFIG, Depth, DirectoryClass, HEAD, NameClass, OBJECTS, Renames,
+    self, COMMONDIR, Depth, DirectoryClass, GIT, HEAD, NameClass, OBJECTS, RESOLUTIONS, Renames,
 };
 use super::paths::{Spot, TargetThread};
 use super::records::Record;
@@ -95,14 +95,46 @@ impl<'a> NameGuard<'a> {
             let mut other = [0; 4096];
             Ok(self.path(&from.parent, &mut one)? == self.path(&to.parent, &mut other)?)
         };
-        // No link, nor a directory with one, comes into a bare repository.
-        if decided == Renames::Anything
-            && !is_one()?
-            && self.is_in_repository(&from.parent)? != self.is_in_repository(&to.parent)?
-        {
-            return Ok(Renames::Regular);
+        if decided != Renames::Anything {
+            return Ok(decided);
         }
-        Ok(decided)
+        // What a directory may have in it depends on the repositories that are known, and cells of
+        // another start know others.
+        if self.is_of_others(from)? || self.is_of_others(to)? {
+            return Ok(Renames::Files);
+        }
+        let is_directory = || -> Result<bool> {
+            let status = fstatat(&from.parent, from.last()?, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            Ok(status.st_mode & libc::S_IFMT == libc::S_IFDIR)
+        };
+        if from_depth != Depth::Without || (is_one()? && !is_directory()?) {
+            return Ok(decided);
+        }
+        // No link, nor a directory with one, comes into a bare repository, and no directory moves in it.
+        let in_bare = [self.is_in_repository(&from.parent)?, self.is_in_repository(&to.parent)?];
+        Ok(match in_bare {
+            [false, false] => decided,
+            [true, true] if !is_directory()? => decided,
+            _ => Renames::Regular,
+        })
+    }
+
+    /// Returns true if this is in a repository's directory of submodules or linked worktrees.
+    fn is_of_others(&self, spot: &Spot) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        let directory = self.path(&spot.parent, &mut buffer)?;
+        let mut after_git = names::parts(directory).skip_while(|part| !names::may_be(part, GIT));
+        let first = match after_git.next() {
+            Some(_) => after_git.next(),
+            None => {
+                // The outermost one is a granted repository.
+                let rests = self.repositories.iter().filter_map(|known| below(directory, known));
+                let Some(rest) = rests.max_by_key(|rest| rest.len()) else { return Ok(false) };
+                names::parts(rest).next()
+            }
+        };
+        let first = first.unwrap_or_else(|| spot.name());
+        Ok(names::OTHERS.iter().any(|word| names::may_be(first, word)))
     }
 
     /// Returns true if a link must not be made in a directory, as that is a repository's or lies in one: git on the host
@@ -296,7 +328,7 @@ impl<'a> NameGuard<'a> {
 
     /// Returns true if a file here may be one that must not be written to under any name.
     pub(crate) fn may_be_shared(&self, spot: &Spot) -> Result<bool> {
-        Ok(!self.shared.is_empty() || self.depth(&spot.parent)? == Depth::Inside)
+        Ok(!self.shared.is_empty() || self.is_in_repository(&spot.parent)?)
     }
 
     /// Returns true if an open file must not be written to, according to its current name.
@@ -312,10 +344,6 @@ impl<'a> NameGuard<'a> {
         if self.shared.contains(&(status.st_dev, status.st_ino)) && !is_read_only(file)? {
             return Ok(true);
         }
-        // The object of another repository too, of which this one is a local clone.
-        if status.st_nlink > 1 && self.depth_of(path) == Depth::Inside && !is_read_only(file)? {
-            return Ok(true);
-        }
         // No program can find a file without a name, and no cell can give it one again.
         let is_nameless = status.st_nlink == 0 || path.ends_with(DELETED);
         match Spot::as_named(path) {
@@ -324,6 +352,14 @@ impl<'a> NameGuard<'a> {
             Ok(spot) if self.is_free(&spot.parent)? => {
                 let there = fstatat(&spot.parent, spot.last()?, AtFlags::AT_SYMLINK_NOFOLLOW)?;
                 Ok((there.st_dev, there.st_ino) != (status.st_dev, status.st_ino))
+            }
+            // The object of another repository too, of which this one is a local clone.
+            Ok(spot)
+                if status.st_nlink > 1
+                    && self.is_in_repository(&spot.parent)?
+                    && !is_read_only(file)? =>
+            {
+                Ok(true)
             }
             Ok(spot) => self.keeps(&spot),
             Err(Errno::ENOENT) if is_nameless => Ok(false),
@@ -383,8 +419,13 @@ impl<'a> NameGuard<'a> {
         let is_repository = || Ok(head && (has(directory, OBJECTS)? || has(directory, COMMONDIR)?));
         Ok(match depth {
             Depth::Without if head => DirectoryClass::Headed,
-            Depth::Without if self.is_below_bare(directory)? => DirectoryClass::Inside,
-            Depth::Without => DirectoryClass::WorkTree,
+            Depth::Without => match self.depth_in_bare(directory)? {
+                None => DirectoryClass::WorkTree,
+                // No HEAD is made below a bare repository, by which a directory could be one.
+                Some(Depth::Branches | Depth::Remotes) => DirectoryClass::Branches,
+                Some(depth) if depth.is_of_references() => DirectoryClass::References,
+                Some(_) => DirectoryClass::Inside,
+            },
             Depth::Top => DirectoryClass::Repository,
             // Repository of a submodule or a linked worktree that existed before.
             Depth::Inside if is_repository()? => DirectoryClass::Repository,
@@ -395,19 +436,19 @@ impl<'a> NameGuard<'a> {
         })
     }
 
-    /// Returns true if a directory lies below the one of a bare repository: one with a HEAD and a
-    /// configuration or objects.
-    fn is_below_bare(&self, directory: &OwnedFd) -> Result<bool> {
+    /// Returns the depth of a directory below that of a bare repository: the nearest one above with a
+    /// HEAD. What else it has could be moved away for a moment.
+    fn depth_in_bare(&self, directory: &OwnedFd) -> Result<Option<Depth>> {
         let mut buffer = [0; 4096];
-        let levels = names::parts(self.path(directory, &mut buffer)?).count();
+        let path = self.path(directory, &mut buffer)?;
+        let levels = names::parts(path).count();
         for level in 1..levels {
-            if has_above(directory, level, HEAD)?
-                && (has_above(directory, level, CONFIG)? || has_above(directory, level, OBJECTS)?)
-            {
-                return Ok(true);
+            if has_head(directory, level)? {
+                let below = names::parts(path).skip(levels - level);
+                return Ok(Some(below.fold(Depth::Top, Depth::below)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn depth(&self, directory: &OwnedFd) -> Result<Depth> {
@@ -435,11 +476,8 @@ impl<'a> NameGuard<'a> {
 
     /// Returns the rest of a path that lies in a known repository: the innermost one.
     fn below_repository<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        let below = |repository: &Vec<u8>| {
-            let rest = path.strip_prefix(repository.as_slice())?;
-            (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
-        };
-        self.repositories.iter().filter_map(below).min_by_key(|rest| rest.len())
+        let rests = self.repositories.iter().filter_map(|repository| below(path, repository));
+        rests.min_by_key(|rest| rest.len())
     }
 
     /// Returns init's thread, as the procfs shows it.
@@ -486,23 +524,23 @@ fn has(directory: &OwnedFd, name: &str) -> Result<bool> {
     }
 }
 
-/// Returns true if the directory so many levels above this one has a HEAD.
-fn has_head(directory: &OwnedFd, levels: usize) -> Result<bool> {
-    has_above(directory, levels, HEAD)
+/// Returns the rest of a path that is a directory's or lies below it.
+fn below<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
+    let rest = path.strip_prefix(directory)?;
+    (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
 
-/// Returns true if the directory so many levels above this one has this name in it.
-fn has_above(directory: &OwnedFd, levels: usize, name: &str) -> Result<bool> {
+/// Returns true if the directory so many levels above this one has a HEAD.
+fn has_head(directory: &OwnedFd, levels: usize) -> Result<bool> {
     const MAX_LEVELS: usize = 64;
     const UP: &str = "../";
-    const MAX_NAME: usize = 16;
-    let mut path = [0; MAX_LEVELS * UP.len() + MAX_NAME];
-    let length = levels * UP.len() + name.len();
+    let mut path = [0; MAX_LEVELS * UP.len() + HEAD.len()];
+    let length = levels * UP.len() + HEAD.len();
     // Deeper than any part of a repository that git writes to by itself: refused to be safe.
     let Some(path) = path.get_mut(..length) else { return Ok(true) };
-    let (up, end) = path.split_at_mut(length - name.len());
+    let (up, head) = path.split_at_mut(length - HEAD.len());
     up.chunks_mut(UP.len()).for_each(|step| step.copy_from_slice(UP.as_bytes()));
-    end.copy_from_slice(name.as_bytes());
+    head.copy_from_slice(HEAD.as_bytes());
     has(directory, std::str::from_utf8(path).map_err(|_| Errno::EINVAL)?)
 }
 
@@ -516,9 +554,10 @@ fn has_head_above(directory: &OwnedFd, levels: usize) -> Result<bool> {
     Ok(false)
 }
 
-/// Returns true for the name of a repository's directory for hooks or remotes.
+/// Returns true for the name of a repository's directory for hooks, remotes or resolutions.
 fn is_obeyed_in_repository(name: &[u8]) -> bool {
-    ["hooks"].into_iter().chain(names::OLD_REMOTES).any(|word| names::may_be(name, word))
+    let words = ["hooks", RESOLUTIONS].into_iter().chain(names::OLD_REMOTES);
+    words.into_iter().any(|word| names::may_be(name, word))
 }
 
 /// Returns true if a path is `parent/name` or lies below it.

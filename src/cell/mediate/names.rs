@@ -127,6 +127,9 @@ pub(crate) const TABLES: &str = "tables.list";
 /// The new ones of these, which git on the host renames without a look at what a cell has made of them.
 pub(crate) const LOCKS: [&str; 2] = ["index.lock", "tables.list.lock"];
 
+/// Directories of a repository with those of its submodules and of its linked worktrees.
+pub(crate) const OTHERS: [&str; 2] = ["modules", "worktrees"];
+
 /// Directories of a repository with remotes in an older format, one file each: git fetches from and
 /// pushes to the URL in the file, as with a configured remote (gitrepository-layout(5)). Among
 /// references these are ordinary names.

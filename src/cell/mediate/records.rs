@@ -138,7 +138,8 @@ fn ids_of(index: &Spot) -> Result<IdBytes> {
     let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     // The host may have made it a link.
     let config = match lookup::open(&index.parent, path, flags, 0, Follow::Texts) {
-        Err(Errno::ENOENT) => return Ok(IdBytes::Sha1),
+        // The directory of a worktree elsewhere, to be moved back.
+        Err(Errno::ENOENT) => return Err(Errno::EBADMSG),
         config => File::from(config?),
     };
     let mut text = Vec::new();
