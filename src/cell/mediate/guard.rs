@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, fstat, fstatat, stat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, stat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::Mediation;
@@ -103,18 +103,17 @@ impl<'a> NameGuard<'a> {
         if self.is_of_others(from)? || self.is_of_others(to)? {
             return Ok(Renames::Files);
         }
-        let is_directory = || -> Result<bool> {
-            let status = fstatat(&from.parent, from.last()?, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-            Ok(status.st_mode & libc::S_IFMT == libc::S_IFDIR)
-        };
-        if from_depth != Depth::Without || (is_one()? && !is_directory()?) {
+        // If there is no such file, the kernel says so.
+        let kind = from.kind().ok().flatten();
+        let is_directory = kind == Some(SFlag::S_IFDIR);
+        if from_depth != Depth::Without || (!is_directory && is_one()?) {
             return Ok(decided);
         }
         // No link, nor a directory with one, comes into a bare repository, and no directory moves in it.
         let in_bare = [self.is_in_repository(&from.parent)?, self.is_in_repository(&to.parent)?];
         Ok(match in_bare {
             [false, false] => decided,
-            [true, true] if !is_directory()? => decided,
+            [true, true] if !is_directory => Renames::Files,
             _ => Renames::Regular,
         })
     }
