@@ -72,7 +72,7 @@ setup:
 # A release build takes minutes longer, so a fresh clone gets a program that is built sooner and runs slower.
 DEMO := $(if $(wildcard $(TARGET)/release/cofferdam),release,demo)
 demo: setup
-	@test $(DEMO) = release || echo 'Building for a first look, some three minutes on two processors. make build makes the fast program.'
+	@test $(DEMO) = release || echo 'Building for a first look, some four minutes on two processors. make build makes the fast program.'
 	@$(CARGO) build --profile $(DEMO) --locked -p cofferdam -p cofferdam-demo --bins
 	@$(TARGET)/$(DEMO)/demo $(TARGET)/$(DEMO)/cofferdam
 
