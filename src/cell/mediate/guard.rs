@@ -378,8 +378,8 @@ impl<'a> NameGuard<'a> {
         Ok(within && !is_read_only(&spot.parent)?)
     }
 
-    /// Returns true if a directory is, or lies below, a repository's directory for hooks or remotes.
-    /// A source directory with such a name has no HEAD next to it. In a repository's directory HEAD
+    /// Returns true if a directory is, or lies below, a repository's directory for hooks,
+    /// remotes or resolutions. A source directory with such a name has no HEAD next to it. In a repository's directory HEAD
     /// is not checked, as it could be moved away and back; references have such names too.
     fn is_of_repository(&self, directory: &OwnedFd, path: &[u8]) -> Result<bool> {
         let (mut depth, below) = match self.below_repository(path) {

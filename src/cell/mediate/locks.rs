@@ -4,10 +4,10 @@
 //! a file of this name that the cell has made itself can be opened for writing.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use nix::fcntl::OFlag;
-use nix::sys::stat::{FileStat, fstat};
+use nix::sys::stat::fstat;
 
 use super::guard::NameGuard;
 use super::paths::Spot;
@@ -41,12 +41,11 @@ impl OwnLocks {
     /// Returns the file of this name, if a program of the cell has made it.
     pub(crate) fn find(&self, spot: &Spot) -> Result<Option<OwnedFd>> {
         let found = hold(spot)?;
-        let is_found = |status: &FileStat| {
-            fstat(&found)
-                .is_ok_and(|there| (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino))
+        let there = fstat(&found)?;
+        let is_found = |own: &OwnedFd| {
+            fstat(own).is_ok_and(|own| (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino))
         };
-        let is_own =
-            self.held.borrow().iter().any(|own| fstat(own.as_fd()).is_ok_and(|own| is_found(&own)));
+        let is_own = self.held.borrow().iter().any(is_found);
         Ok(is_own.then_some(found))
     }
 }

@@ -14,7 +14,8 @@
 //!   existing ones (`supervisor/protect`). A name that does not exist cannot be mounted over, and a
 //!   mount disappears when the host replaces the file below it, as git does with its configuration.
 //!   [`names`] has the rules, and `guard` applies them to directories that [`paths`] has looked up.
-//!   `records` copies files with paths that git opens unchecked.
+//!   `records` copies files with paths that git opens unchecked, and `locks` knows which new versions
+//!   of these the cell itself has made.
 //! - Sockets of the host in a grant, even a read-only one, cannot be connected to ([`sockets`]).
 //!   `connect` serves connect(2) and bind(2), and `datagrams` pairs of datagram sockets.
 //! - epoll instances are counted in every cell (`epoll`, [`counted`]).
